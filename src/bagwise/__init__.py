@@ -1,0 +1,35 @@
+"""bagwise: learn classifiers for instances from the label proportions of bags."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from bagwise import functional, losses
+    from bagwise.bags import BagLayout, Bags
+    from bagwise.training import Recipe, train
+
+__all__ = ["BagLayout", "Bags", "Recipe", "functional", "losses", "train"]
+
+# Where each public name lives. Loaded on first use, so that the command line answers before torch is imported.
+_HOMES = {
+    "BagLayout": "bagwise.bags",
+    "Bags": "bagwise.bags",
+    "Recipe": "bagwise.training",
+    "train": "bagwise.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"bagwise.{name}")
+    raise AttributeError(f"module 'bagwise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,20 @@
+"""The data model: which instance lies in which bag, and what is known of each bag."""
+
+from bagwise.bags.augment import Augment, ImageAugment
+from bagwise.bags.creation import bags_by_column, clustered_bags, dirichlet_bags, uniform_bags
+from bagwise.bags.data import Bags
+from bagwise.bags.layout import BagLayout
+from bagwise.bags.loader import BagLoader, Batch
+
+__all__ = [
+    "Augment",
+    "BagLayout",
+    "BagLoader",
+    "Bags",
+    "Batch",
+    "ImageAugment",
+    "bags_by_column",
+    "clustered_bags",
+    "dirichlet_bags",
+    "uniform_bags",
+]

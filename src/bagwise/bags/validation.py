@@ -1,0 +1,257 @@
+"""Every check of what a caller hands in, in one place.
+
+A message states the rule, the offending value and the fix. Checks that read values (rather than shapes and
+types) would make a GPU wait, so they run only on tensors that live on the CPU; the data layer runs them once
+for everything that later travels to a GPU.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+PROPORTION_TOLERANCE = 1e-4
+
+
+def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
+    """Raise unless `value` is one of the `known` names; suggest the nearest."""
+    known = list(known)
+    if value in known:
+        return
+    listed = ", ".join(repr(name) for name in known)
+    nearest = difflib.get_close_matches(str(value).lower(), known, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    raise ValueError(f"{argument} must be one of {listed}, but got {value!r}.{hint}")
+
+
+def check_logits(logits: Tensor) -> None:
+    """Raise unless `logits` is a floating-point matrix `[instances, classes]`."""
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits must be a torch.Tensor [instances, classes], but got {type(logits).__name__}.")
+    if logits.ndim != 2:
+        raise ValueError(f"logits must have shape [instances, classes], but got {list(logits.shape)}.")
+    if not logits.is_floating_point():
+        raise TypeError(f"logits must be floating point, but got {logits.dtype}; call .float() on them.")
+    if logits.shape[1] < 2:
+        raise ValueError(
+            f"logits must have at least 2 classes, but got {logits.shape[1]}. "
+            "For a binary model with one output s, pass torch.stack([zeros, s], 1)."
+        )
+
+
+def check_bag_index(bag_index: Tensor, num_bags: int | None = None) -> None:
+    """Raise unless `bag_index` holds one bag number per instance, each from 0 to `num_bags - 1`."""
+    if not isinstance(bag_index, Tensor):
+        raise TypeError(
+            f"bag_index must be a torch.Tensor of integers or a BagLayout, but got {type(bag_index).__name__}."
+        )
+    if bag_index.ndim != 1:
+        raise ValueError(f"bag_index must have shape [instances], but got {list(bag_index.shape)}.")
+    if bag_index.is_floating_point() or bag_index.is_complex() or bag_index.dtype == torch.bool:
+        raise TypeError(f"bag_index must hold integers, but got {bag_index.dtype}; call .long() on it.")
+    if bag_index.numel() == 0:
+        return
+    low, high = (int(v) for v in torch.aminmax(bag_index))
+    if low < 0:
+        raise ValueError(f"bag_index must not be negative, but holds {low}; bags are numbered from 0.")
+    if num_bags is not None and high >= num_bags:
+        raise ValueError(
+            f"bag_index holds bag {high}, but there are only {num_bags} bags (rows of proportions), "
+            f"numbered 0 to {num_bags - 1}."
+        )
+
+
+def check_instances(logits: Tensor, num_instances: int, device: torch.device) -> None:
+    """Raise unless the logits and the bag index speak of the same instances on the same device."""
+    if logits.shape[0] != num_instances:
+        raise ValueError(
+            f"logits has {logits.shape[0]} instances (rows), but bag_index has {num_instances}; "
+            "there must be one bag number per instance."
+        )
+    _check_same_device("bag_index", device, logits.device)
+
+
+def check_proportions(
+    proportions: Tensor,
+    *,
+    num_classes: int,
+    device: torch.device,
+    bag_names: Sequence[object] | None = None,
+) -> None:
+    """Raise unless each row of `proportions [bags, classes]` lies on the simplex or is all NaN (unknown)."""
+    if not isinstance(proportions, Tensor):
+        raise TypeError(f"proportions must be a torch.Tensor [bags, classes], but got {type(proportions).__name__}.")
+    if proportions.ndim != 2:
+        raise ValueError(f"proportions must have shape [bags, classes], but got {list(proportions.shape)}.")
+    if proportions.dtype not in (torch.float32, torch.float64):
+        raise TypeError(
+            f"proportions must be float32 or float64, but got {proportions.dtype}; call .float() on them "
+            "(half precision cannot hold proportions that sum to 1)."
+        )
+    if proportions.shape[1] != num_classes:
+        raise ValueError(
+            f"proportions has {proportions.shape[1]} classes (columns), but logits has {num_classes}; "
+            "they must have the same classes in the same order."
+        )
+    _check_same_device("proportions", proportions.device, device)
+    if proportions.device.type == "cpu":
+        check_proportion_values(proportions, bag_names)
+
+
+def check_proportion_values(proportions: Tensor, bag_names: Sequence[object] | None = None) -> None:
+    """Raise unless each row is nonnegative and sums to 1, or is all NaN (unknown)."""
+    values = proportions.detach()
+    sums = values.sum(dim=1)
+    if bool(((sums - 1).abs() <= PROPORTION_TOLERANCE).all()) and bool((values >= 0).all()):
+        return  # the common case, in two cheap passes
+    missing = values.isnan()
+    unknown = missing.all(dim=1)
+
+    def first(bad: Tensor) -> tuple[int, str] | None:
+        rows = torch.nonzero(bad & ~unknown)
+        if rows.numel() == 0:
+            return None
+        bag = int(rows[0])
+        return bag, repr(bag if bag_names is None else bag_names[bag])
+
+    if found := first(missing.any(dim=1)):
+        raise ValueError(
+            f"proportions must be known for all classes or for none, but bag {found[1]} has NaN for some: "
+            f"{_row(values, found[0])}. Fill them in, or make the whole row NaN (unknown)."
+        )
+    if found := first((values < 0).any(dim=1)):
+        raise ValueError(
+            f"proportions must not be negative, but bag {found[1]} has {_row(values, found[0])}. "
+            "Clip noisy proportions at 0 and divide each row by its sum."
+        )
+    if found := first(~((sums - 1).abs() <= PROPORTION_TOLERANCE)):
+        bag, name = found
+        total = f"{sums[bag].item():.6g}"
+        row = values[bag]
+        if bool((row == row.round()).all()) and total not in ("0", "inf"):
+            fix = "If these are counts, divide each row by its sum (or pass counts=True to Bags)."
+        elif total == "100":
+            fix = "If these are percentages, divide by 100."
+        elif total == "0":
+            fix = "For a bag with unknown proportions, make the whole row NaN."
+        else:
+            fix = "Divide each row by its sum, or look for a missing class."
+        raise ValueError(f"proportions must sum to 1 in every bag, but bag {name} sums to {total}. {fix}")
+
+
+def check_alpha(alpha: float) -> None:
+    """Raise unless 0 < alpha < 1."""
+    if 0 < alpha < 1:
+        return
+    if alpha == 1:
+        why = "at alpha=1 the proportions are ignored and the loss carries no signal"
+    elif alpha == 0:
+        why = "at alpha=0 the predictions are ignored and the gradient is zero"
+    else:
+        why = "it weighs the predictions (alpha) against the proportions (1 - alpha)"
+    raise ValueError(f"alpha must lie strictly between 0 and 1, but got {alpha}: {why}.")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raise unless epsilon > 0."""
+    if epsilon == 0:
+        raise ValueError(
+            "epsilon must be positive, but got 0. Without the entropy term the exact plan is transport_lp "
+            "(proportions met exactly) or combinatorial (met as closely as alpha says)."
+        )
+    if not 0 < epsilon < float("inf"):
+        raise ValueError(f"epsilon must be positive and finite, but got {epsilon}. The paper uses 1.")
+
+
+def _row(values: Tensor, bag: int) -> str:
+    shown = [f"{v:.4g}" for v in values[bag, :6].tolist()]
+    return "[" + ", ".join(shown) + (", ...]" if values.shape[1] > 6 else "]")
+
+
+def _check_same_device(name: str, device: torch.device, expected: torch.device) -> None:
+    if device != expected:
+        raise ValueError(f"{name} is on {device}, but logits is on {expected}; move one of them with .to().")
+
+
+def check_count(argument: str, value: object) -> None:
+    """Raise unless `value` is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{argument} must be an integer of at least 1, but got {value!r}.")
+    if value < 1:
+        raise ValueError(f"{argument} must be at least 1, but got {value}.")
+
+
+def check_one_per_instance(argument: str, count: int, num_instances: int) -> None:
+    """Raise unless `argument` has one entry per instance."""
+    if count != num_instances:
+        raise ValueError(
+            f"{argument} must have one entry per instance, but there are {count} entries and {num_instances} instances."
+        )
+
+
+def check_labels(labels: Tensor, *, num_instances: int, num_classes: int) -> None:
+    """Raise unless `labels [instances]` holds integers from 0 to `num_classes - 1`."""
+    if labels.ndim != 1:
+        raise ValueError(f"labels must have shape [instances], but got {list(labels.shape)}.")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"labels must hold class numbers (integers), but got {labels.dtype}.")
+    check_one_per_instance("labels", len(labels), num_instances)
+    if labels.numel() == 0:
+        return
+    low, high = (int(v) for v in torch.aminmax(labels))
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"labels must lie between 0 and num_classes - 1 = {num_classes - 1}, but go from {low} to {high}. "
+            "Number the classes from 0, or raise num_classes."
+        )
+
+
+def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:
+    """Raise unless each row of `counts [bags, classes]` can be divided by its sum, or is all NaN (unknown)."""
+    negative = torch.nonzero((counts < 0).any(dim=1))
+    if negative.numel():
+        bag = int(negative[0])
+        raise ValueError(
+            f"counts must not be negative, but bag {bag_names[bag]!r} has {_row(counts, bag)}. Clip noisy counts at 0."
+        )
+    empty = torch.nonzero(counts.sum(dim=1) == 0)
+    if empty.numel():
+        bag = int(empty[0])
+        raise ValueError(
+            f"counts must not be all zero, but bag {bag_names[bag]!r} has {_row(counts, bag)}. "
+            "For a bag with unknown proportions, make the whole row NaN."
+        )
+
+
+def check_same_names(what: str, given: Iterable[object], expected: Iterable[object], fix: str) -> None:
+    """Raise unless both hold the same bags; name the first that is missing or unexpected."""
+    given, expected = list(given), list(expected)
+    known = set(given)
+    if missing := [name for name in expected if name not in known]:
+        raise ValueError(f"{what} must cover every bag, but bag {missing[0]!r} is missing. {fix}")
+    known = set(expected)
+    if extra := [name for name in given if name not in known]:
+        raise ValueError(
+            f"{what} must name only bags that have instances, but bag {extra[0]!r} has none. "
+            "Drop it, or look for a spelling that differs."
+        )
+
+
+def check_single_instances(common_size: int | None) -> None:
+    """Raise unless every bag holds exactly one instance; `common_size` is the size that all bags share."""
+    if common_size != 1:
+        held = "bags of different sizes" if common_size is None else f"bags of {common_size}"
+        raise ValueError(
+            f"method 'supervised' needs bags of one instance each, but got {held}. "
+            "Use 'kl' or 'rot' to learn from larger bags."
+        )
+
+
+def check_between(argument: str, value: float, low: float, high: float) -> None:
+    """Raise unless `low <= value < high`."""
+    if not low <= value < high:
+        raise ValueError(f"{argument} must be at least {low:g} and less than {high:g}, but got {value!r}.")
