@@ -13,7 +13,7 @@ from bagwise.bags.validation import check_bag_index
 
 # Padding is cheaper than another round of small operations: a block may be padded by this many rows
 # for free, and by this share of its real rows beyond that.
-_FREE_PADDING_ROWS = 2048
+_FREE_PADDING_ROWS = 256
 _PADDING_SHARE = 0.25
 
 
@@ -111,6 +111,13 @@ class BagLayout:
     def in_bag_order(self, values: Tensor) -> Tensor:
         """Return `values [instances, ...]` with the instances of each bag next to each other."""
         return values if self.order is None else values.index_select(0, self.order)
+
+    @cached_property
+    def in_order(self) -> BagLayout:
+        """The layout of `in_bag_order(values)`, without the empty bags."""
+        if self.order is None and (self.host_sizes > 0).all():
+            return self
+        return BagLayout.from_sizes(self.host_sizes[self.host_sizes > 0], self.device)
 
     @cached_property
     def offsets(self) -> Tensor:

@@ -205,13 +205,13 @@ def check_labels(labels: Tensor, *, num_instances: int, num_classes: int) -> Non
     low, high = (int(v) for v in torch.aminmax(labels))
     if low < 0 or high >= num_classes:
         raise ValueError(
-            f"labels must lie between 0 and num_classes - 1 = {num_classes - 1}, but go from {low} to {high}. "
-            "Number the classes from 0, or raise num_classes."
+            f"labels must lie between 0 and num_classes - 1 = {num_classes - 1}, but range from {low} "
+            f"to {high}. Number the classes from 0, or raise num_classes."
         )
 
 
 def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:
-    """Raise unless each row of `counts [bags, classes]` can be divided by its sum, or is all NaN (unknown)."""
+    """Raise unless each row of `counts [bags, classes]` can be divided by its sum, or is all NaN."""
     negative = torch.nonzero((counts < 0).any(dim=1))
     if negative.numel():
         bag = int(negative[0])

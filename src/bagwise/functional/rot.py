@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,9 +13,9 @@ from bagwise.bags.layout import BagLayout
 from bagwise.bags.validation import check_alpha, check_choice, check_epsilon
 from bagwise.functional.envelope import envelope_loss
 from bagwise.functional.inputs import Inputs, prepare, reduce_bags
-from bagwise.functional.rot_problem import RotProblem, build_problem, sinkhorn_step
+from bagwise.functional.rot_problem import build_problem
 from bagwise.functional.rot_solver import solve
-from bagwise.functional.segments import expand
+from bagwise.functional.segments import expand, segment_logsumexp, segment_max, segment_sum
 
 
 def rot(
@@ -66,10 +68,12 @@ def rot(
         if iterations < 1:
             raise ValueError(f"iterations must be at least 1, but got {iterations}. The paper uses 75.")
         values = _unrolled(inputs, alpha, epsilon, iterations)
+    elif _has_kernel(inputs.logits, alpha, epsilon):
+        values = envelope_loss(inputs.logits, inputs.layout, *_solve_fused(inputs, alpha, epsilon))
     else:
         plan = solve_rot(inputs, alpha, epsilon)
-        sizes = expand(inputs.layout.sizes[:, None], inputs.layout).to(plan.labels.dtype)
-        grad_logits = (alpha / sizes) * (_precise(inputs.logits).softmax(dim=1) - plan.labels)
+        sizes = expand(inputs.layout.sizes[:, None], inputs.layout)
+        grad_logits = alpha * (plan.predictions - plan.labels) / sizes
         values = envelope_loss(inputs.logits, inputs.layout, plan.values, grad_logits)
     return reduce_bags(values, inputs.counted, reduction)
 
@@ -80,6 +84,7 @@ class RotPlan:
 
     Attributes:
         labels: `[instances, classes]` soft labels U, one row per instance.
+        predictions: `[instances, classes]` F in the solver's precision.
         values: `[bags]` the loss, +inf where an instance rules out every class of its bag.
         gap: `[bags]` duality gap of the labels.
         iterations: `[bags]`.
@@ -87,6 +92,7 @@ class RotPlan:
     """
 
     labels: Tensor
+    predictions: Tensor
     values: Tensor
     gap: Tensor
     iterations: Tensor
@@ -96,49 +102,79 @@ class RotPlan:
 @torch.no_grad()
 def solve_rot(inputs: Inputs, alpha: float, epsilon: float) -> RotPlan:
     """Solve every bag. Bags that are not counted get some valid plan; empty bags get value 0."""
-    log_f = _precise(inputs.logits).log_softmax(dim=1)
-    num_bags, layout = inputs.layout.num_bags, inputs.layout
-    values, gap = log_f.new_zeros(num_bags), log_f.new_zeros(num_bags)
-    iterations = torch.zeros(num_bags, dtype=torch.long, device=log_f.device)
-    converged = torch.ones(num_bags, dtype=torch.bool, device=log_f.device)
-    labels = [log_f.new_zeros(0, log_f.shape[1])]
-    for block in layout.blocks:
-        problem = build_problem(log_f, block, inputs.proportions, alpha, epsilon)
+    layout = inputs.layout
+    logits = inputs.logits.detach().T[:, slice(None) if layout.order is None else layout.order]
+    # at small epsilon float32 would cost digits of the plan
+    logits = logits.contiguous() if logits.device.type == "mps" else logits.contiguous().double()
+    log_f = logits - logits.logsumexp(dim=0)  # [K, instances] in bag order
+    filled = np.flatnonzero(layout.host_sizes)
+    values, gap = log_f.new_zeros(layout.num_bags), log_f.new_zeros(layout.num_bags)
+    iterations = torch.zeros(layout.num_bags, dtype=torch.long, device=log_f.device)
+    converged = torch.ones(layout.num_bags, dtype=torch.bool, device=log_f.device)
+    labels = log_f.new_zeros(log_f.shape)
+    if len(filled):
+        bags = torch.from_numpy(filled).to(log_f.device, non_blocking=True)
+        problem = build_problem(log_f, layout.in_order, inputs.proportions[bags].T.to(log_f.dtype), alpha, epsilon)
         solution = solve(problem)
-        value = torch.where(problem.infeasible, torch.inf, -alpha * epsilon * solution.phi)
-        values = values.index_copy(0, block.bags, value)
-        gap = gap.index_copy(0, block.bags, (1 - alpha) * solution.kl)
-        iterations = iterations.index_copy(0, block.bags, solution.iterations)
-        converged = converged.index_copy(0, block.bags, solution.converged)
-        labels.append(solution.plan.flatten(0, 1))
-    return RotPlan(torch.cat(labels)[layout.block_slot], values, gap, iterations, converged)
+        values[bags] = torch.where(problem.infeasible, torch.inf, -alpha * epsilon * solution.phi)
+        gap[bags] = (1 - alpha) * solution.kl
+        iterations[bags] = solution.iterations
+        converged[bags] = solution.converged
+        labels = solution.plan
+    place = slice(None) if layout.order is None else torch.argsort(layout.order)
+    return RotPlan(labels.T[place], log_f.exp().T[place], values, gap, iterations, converged)
+
+
+def _has_kernel(logits: Tensor, alpha: float, epsilon: float) -> bool:
+    # The kernel takes Sinkhorn steps, which are slow where the proportions are nearly hard constraints.
+    beta = (1 - alpha) / (alpha * epsilon)
+    return logits.is_cuda and logits.dtype == torch.float32 and beta <= 20 and find_spec("triton") is not None
+
+
+def _solve_fused(inputs: Inputs, alpha: float, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Values `[bags]` and derivative at the logits `[instances, classes]`, in one launch."""
+    from bagwise.kernels.rot import rot_values_and_gradient  # Triton exists only beside CUDA
+
+    layout = inputs.layout
+    return rot_values_and_gradient(
+        inputs.logits.detach().contiguous(),
+        layout.order,
+        layout.offsets,
+        inputs.proportions,
+        alpha,
+        epsilon,
+        longest=int(layout.host_sizes.max(initial=0)),
+    )
 
 
 def _unrolled(inputs: Inputs, alpha: float, epsilon: float, iterations: int) -> Tensor:
     """Algorithm 1 of the paper in the log domain, safe on zeros, with autograd through every step."""
-    log_f = inputs.logits.log_softmax(dim=1)
-    values = log_f.new_zeros(inputs.layout.num_bags)
-    for block in inputs.layout.blocks:
-        problem = build_problem(log_f, block, inputs.proportions, alpha, epsilon)
-        x, minus_log_b = torch.zeros_like(problem.log_z), torch.zeros_like(problem.scores[:, :, 0])
-        for _ in range(iterations):
-            x = sinkhorn_step(problem, minus_log_b)
-            minus_log_b = (problem.scores + x[:, None, :]).logsumexp(dim=2)
-        value = _primal(problem, x, minus_log_b, alpha, epsilon)
-        values = values.index_copy(0, block.bags, torch.where(problem.infeasible, torch.inf, value))
-    return values
+    layout, z = inputs.layout, inputs.proportions
+    sizes = layout.sizes.clamp(min=1)[:, None].to(z.dtype)
+    scores = inputs.logits.log_softmax(dim=1) / epsilon  # [instances, K]
+    possible = segment_max((scores > -torch.inf).to(z.dtype), layout) > 0
+    support = (z > 0) & possible
+    support = support | ~support.any(dim=1, keepdim=True)
+    allowed = expand(support, layout)
+    hopeless = (torch.where(allowed, scores, -torch.inf) == -torch.inf).all(dim=1, keepdim=True)
+    # finite stand-ins where a score is not used: -inf would turn into NaN on the way back
+    scores = torch.where(allowed & ~hopeless, scores, 0)
+    outside = torch.where(allowed, 0.0, -torch.inf)
 
+    tau = 1 / (1 + alpha * epsilon / (1 - alpha))
+    log_z = torch.where(support & (z > 0), torch.where(z > 0, z, 1).log(), 0)
+    minus_log_b = torch.zeros_like(scores[:, :1])
+    for _ in range(iterations):
+        log_kb = segment_logsumexp(scores - minus_log_b, layout)
+        x = torch.where(support, tau * (sizes.log() + log_z - log_kb), 0)
+        minus_log_b = (scores + outside + expand(x, layout)).logsumexp(dim=1, keepdim=True)
 
-def _primal(problem: RotProblem, x: Tensor, minus_log_b: Tensor, alpha: float, epsilon: float) -> Tensor:
-    """The objective at U = diag(a) K diag(b); since log U = x + S - L, <C,U> - eps H(U) = eps <x - L, U>."""
-    potentials = x[:, None, :] - minus_log_b[:, :, None]
-    plan = (potentials + problem.scores).exp() * problem.inside[:, :, None]
-    transport = epsilon * (plan * potentials).sum(dim=(1, 2)) / problem.size
-    m = plan.sum(dim=1) / problem.size[:, None]
-    log_ratio = torch.where(m > 0, torch.where(m > 0, m, 1).log() - torch.where(m > 0, problem.log_z, 0), 0)
-    return alpha * transport + (1 - alpha) * (m * log_ratio).sum(dim=1)
-
-
-def _precise(logits: Tensor) -> Tensor:
-    """Detach, and take float64 where the device has it: at small epsilon float32 would cost digits of the plan."""
-    return logits.detach() if logits.device.type == "mps" else logits.detach().double()
+    # the objective at U = diag(a) K diag(b); since log U = x + S - L, <C,U> - eps H(U) = eps <x - L, U>
+    potentials = expand(x, layout) - minus_log_b
+    plan = (potentials + scores + outside).exp()
+    transport = epsilon * segment_sum(plan * potentials, layout).sum(dim=1) / sizes[:, 0]
+    m = segment_sum(plan, layout) / sizes
+    log_ratio = torch.where(m > 0, m, 1).log() - torch.where(m > 0, log_z, 0)
+    values = alpha * transport + (1 - alpha) * (m * log_ratio).sum(dim=1)
+    infeasible = segment_max(hopeless.to(z.dtype), layout)[:, 0] > 0
+    return torch.where(infeasible, torch.inf, values)

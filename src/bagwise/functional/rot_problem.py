@@ -1,4 +1,4 @@
-"""The inner problem of ROT for a block of bags, and its dual function.
+"""The inner problem of ROT for ragged bags, and its dual function.
 
     min over U (columns on the simplex) of  alpha/n ( <C,U> - eps H(U) ) + (1-alpha) KL(U1/n | z)
 
@@ -9,44 +9,54 @@ x in R^K that the whole bag shares, U_j = softmax(x + S_j), and x minimises the 
 
 Its gradient is m - q with m = U1/n and q = softmax(log z - x/beta), and at any x the duality gap of U is
 (1-alpha) KL(m | q), which needs no subtraction of large numbers.
+
+Arrays are class-major, `[classes, instances]` and `[classes, bags]`, as the paper's K x n matrices: the long axis is
+the contiguous one, and instances lie bag after bag.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bagwise.bags.layout import Block
+from bagwise.bags.layout import BagLayout
 
 
 @dataclass(frozen=True, eq=False)
 class RotProblem:
-    """A block of bags, b of them padded to n instances with K classes.
+    """Bags of any sizes, none of them empty.
 
     Attributes:
-        scores: `[b, n, K]` S, with -inf for classes outside `support`.
-        inside: `[b, n]` true on instances, false on padding.
-        size: `[b]` number of instances, in the floating-point type of the scores.
-        log_z: `[b, K]` log proportions; -inf outside `support`.
-        support: `[b, K]` classes that can get mass: z_k > 0 and f_k > 0 for some instance.
-        infeasible: `[b]` true where some instance gives probability 0 to every class of its bag.
+        layout: the bags, their instances in bag order.
+        scores: `[K, instances]` S, with -inf for classes outside `support`.
+        log_z: `[K, bags]` log proportions; -inf outside `support`.
+        support: `[K, bags]` classes that can get mass: z_k > 0 and f_k > 0 for some instance.
+        infeasible: `[bags]` true where some instance gives probability 0 to every class of its bag.
+        rounding: `[bags]` error that rounding alone leaves in a plan.
         beta: (1-alpha)/(alpha eps).
     """
 
+    layout: BagLayout
     scores: Tensor
-    inside: Tensor
-    size: Tensor
     log_z: Tensor
     support: Tensor
     infeasible: Tensor
+    rounding: Tensor
     beta: float
 
+    @property
+    def size(self) -> Tensor:
+        """`[bags]` number of instances."""
+        return self.layout.sizes.to(self.scores.dtype)
+
     def select(self, bags: Tensor) -> RotProblem:
-        """Return the problem restricted to some of the bags of the block."""
-        tensors = {f.name: getattr(self, f.name)[bags] for f in fields(self) if f.name != "beta"}
-        return replace(self, **tensors)
+        """Return the problem of some of the bags (on the CPU)."""
+        layout = BagLayout.from_sizes(self.layout.host_sizes[bags.numpy()])
+        values = {name: getattr(self, name)[..., bags] for name in ("log_z", "support", "infeasible", "rounding")}
+        return replace(self, layout=layout, scores=self.scores[:, columns_of(self.layout, bags)], **values)
 
     def softened(self, factor: float) -> RotProblem:
         """Return the problem with an entropy term `factor` times as strong."""
@@ -58,12 +68,12 @@ class DualPoint:
     """The dual function and what comes with it at one x.
 
     Attributes:
-        x: `[b, K]`.
-        plan: `[b, n, K]` U = softmax(x + S); zero on padding.
-        log_partition: `[b, n]` LSE_k(x_k + S_kj).
-        mean_plan: `[b, K]` m = U1/n.
-        log_q: `[b, K]`.
-        phi: `[b]`.
+        x: `[K, bags]`, 0 outside the support.
+        plan: `[K, instances]` U = softmax(x + S).
+        log_partition: `[1, instances]` LSE_k(x_k + S_kj).
+        mean_plan: `[K, bags]` m = U1/n.
+        log_q: `[K, bags]`.
+        phi: `[bags]`.
     """
 
     x: Tensor
@@ -73,67 +83,128 @@ class DualPoint:
     log_q: Tensor
     phi: Tensor
 
+    def select(self, layout: BagLayout, bags: Tensor) -> DualPoint:
+        """Return the point for some of the bags of `layout`."""
+        columns = columns_of(layout, bags)
+        by_instance = {"plan", "log_partition"}
+        names = (field.name for field in fields(self))
+        return DualPoint(*(getattr(self, name)[..., columns if name in by_instance else bags] for name in names))
 
-def build_problem(log_f: Tensor, block: Block, proportions: Tensor, alpha: float, epsilon: float) -> RotProblem:
-    """Collect the bags of a block from `log_f [instances, K]` and `proportions [bags, K]` (rows may be all zero)."""
-    scores = log_f[block.rows] / epsilon  # [b, n, K]
-    b, n, _ = scores.shape
-    inside = block.mask if block.mask is not None else scores.new_ones(b, n, dtype=torch.bool)
-    z = proportions[block.bags].to(scores.dtype)
-    z = torch.where(z.sum(dim=1, keepdim=True) > 0, z, 1 / z.shape[1])  # unknown: any valid row will do
 
+def build_problem(log_f: Tensor, layout: BagLayout, z: Tensor, alpha: float, epsilon: float) -> RotProblem:
+    """Pose the problem from `log_f [K, instances]` in bag order and `z [K, bags]` (a column may be all zero)."""
+    z = torch.where(z.sum(dim=0) > 0, z, 1 / len(z))  # unknown: any valid column will do
+    scores = log_f / epsilon
     # A class that no instance can take leaves the dual at x_k = +inf; leaving it out is its exact limit.
-    support = (z > 0) & (scores > -torch.inf).any(dim=1)
-    scores = torch.where(support[:, None, :], scores, -torch.inf)
+    possible = sum_within(layout, (scores > -torch.inf).to(scores.dtype)) > 0
+    support = (z > 0) & possible
+    support = support | ~support.any(dim=0)  # no class is possible: the loss is +inf in any case
+    scores = torch.where(spread(layout, support), scores, -torch.inf)
     # An instance that rules out every class of its bag costs +inf whatever the plan: treat it as undecided.
-    hopeless = scores.amax(dim=2) == -torch.inf
-    undecided = torch.where((support | ~support.any(dim=1, keepdim=True))[:, None, :], 0.0, -torch.inf)
-    scores = torch.where(hopeless[:, :, None], undecided, scores)
-    support = support | ~support.any(dim=1, keepdim=True)
+    hopeless = scores.amax(dim=0) == -torch.inf
+    scores = torch.where(hopeless & spread(layout, support), 0, scores)
+    hopeless_share = sum_within(layout, hopeless.to(scores.dtype)[None])[0]
+    largest = torch.where(scores > -torch.inf, scores, 0).abs().amax(dim=0, keepdim=True)
     return RotProblem(
+        layout=layout,
         scores=scores,
-        inside=inside,
-        size=inside.sum(dim=1).to(scores.dtype),
-        log_z=torch.where(support, torch.where(support, z, 1).log(), -torch.inf),
+        log_z=torch.where(support, torch.where(z > 0, z, 1).log(), -torch.inf),
         support=support,
-        infeasible=(hopeless & inside).any(dim=1),
+        infeasible=hopeless_share > 0,
+        rounding=4 * torch.finfo(scores.dtype).eps * (1 + max_within(layout, largest)[0]),
         beta=(1 - alpha) / (alpha * epsilon),
     )
 
 
 def evaluate(problem: RotProblem, x: Tensor) -> DualPoint:
-    """Compute the plan, the gradient's two halves and phi at `x [b, K]` (0 outside the support)."""
-    shifted = problem.scores + x[:, None, :]
-    log_partition = shifted.logsumexp(dim=2)  # [b, n]
-    plan = (shifted - log_partition[:, :, None]).exp() * problem.inside[:, :, None]
+    """Compute the plan, the gradient's two halves and phi at `x [K, bags]`."""
+    layout = problem.layout
+    shifted = problem.scores + spread(layout, x)
+    top = shifted.amax(dim=0, keepdim=True)
+    weights = shifted.sub_(top).exp_()
+    total = weights.sum(dim=0, keepdim=True)
+    log_partition = total.log() + top
+    plan = weights.div_(total)
     log_q = problem.log_z - x / problem.beta
-    log_norm = log_q.logsumexp(dim=1)
-    mean_log_partition = (log_partition * problem.inside).sum(dim=1) / problem.size
+    log_norm = log_q.logsumexp(dim=0)
     return DualPoint(
         x=x,
         plan=plan,
         log_partition=log_partition,
-        mean_plan=plan.sum(dim=1) / problem.size[:, None],
-        log_q=log_q - log_norm[:, None],
-        phi=mean_log_partition + problem.beta * log_norm,
+        mean_plan=sum_within(layout, plan) / problem.size,
+        log_q=log_q - log_norm,
+        phi=sum_within(layout, log_partition)[0] / problem.size + problem.beta * log_norm,
     )
 
 
-def sinkhorn_step(problem: RotProblem, log_partition: Tensor) -> Tensor:
-    """One step of the paper's Algorithm 1, a <- (n z / K b)^tau, as x = log a; b enters as -log b = `log_partition`."""
+def sinkhorn_step(problem: RotProblem, point: DualPoint) -> Tensor:
+    """One step of the paper's Algorithm 1, a <- (n z / K b)^tau, as x = log a `[K, bags]`."""
+    log_kb = (problem.size * point.mean_plan).log() - point.x
+    # Where the mass of a class underflows it is summed in the log domain. On a GPU nobody can look without waiting.
+    if point.x.device.type != "cpu" or not bool((problem.support <= (point.mean_plan > 1e-200)).all()):
+        potentials = torch.where(spread(problem.layout, problem.support), problem.scores - point.log_partition, 0)
+        top = max_within(problem.layout, potentials)
+        total = sum_within(problem.layout, (potentials - spread(problem.layout, top)).exp())
+        log_kb = total.log() + top
     tau = problem.beta / (1 + problem.beta)
-    # a class outside the support would be a column of -inf, whose logsumexp has a NaN gradient
-    potentials = torch.where(problem.support[:, None, :], problem.scores - log_partition[:, :, None], 0)
-    log_kb = torch.where(problem.inside[:, :, None], potentials, -torch.inf).logsumexp(dim=1)  # [b, K]
-    log_nz = torch.where(problem.support, problem.log_z, 0) + problem.size.log()[:, None]
-    return torch.where(problem.support, tau * (log_nz - log_kb), 0)
+    return torch.where(problem.support, tau * (problem.log_z + problem.size.log() - log_kb), 0)
 
 
 def relative_entropy(point: DualPoint) -> Tensor:
-    """KL(m | q) `[b]`, to full relative precision also when m and q are nearly equal."""
+    """KL(m | q) `[bags]`, to full relative precision also when m and q are nearly equal."""
     q = point.log_q.exp()
-    ratio = torch.where(q > 0, (point.mean_plan - q) / torch.where(q > 0, q, 1), 0)
+    ratio = torch.where(q > 0, (point.mean_plan - q) / q, 0)
     # q ((1+r) log(1+r) - r) summed: each term is >= 0; for small r the closed form cancels, so use its series
     series = ratio.square() * (0.5 - ratio / 6 + ratio.square() / 12)
     closed = torch.xlogy(1 + ratio, 1 + ratio) - ratio
-    return (q * torch.where(ratio.abs() < 1e-3, series, closed)).sum(dim=1)
+    return (q * torch.where(ratio.abs() < 1e-3, series, closed)).sum(dim=0)
+
+
+def outer_products(layout: BagLayout, plan: Tensor) -> Tensor:
+    """U U^T of each bag, `[bags, K, K]`, from `plan [K, instances]` in bag order."""
+    num_classes = len(plan)
+    if layout.common_size is not None:
+        dense = plan.view(num_classes, layout.num_bags, layout.common_size).transpose(0, 1)
+        return dense @ dense.mT
+    products = plan.new_empty(layout.num_bags, num_classes, num_classes)
+    for block in layout.blocks:
+        dense = plan[:, block.rows]  # [K, b, n]
+        dense = (dense if block.mask is None else dense * block.mask).transpose(0, 1)
+        products.index_copy_(0, block.bags, dense @ dense.mT)
+    return products
+
+
+def spread(layout: BagLayout, values: Tensor) -> Tensor:
+    """Give every instance the column of its bag: `[K, bags]` -> `[K, instances]`."""
+    if layout.common_size is not None:
+        shape = len(values), layout.num_bags, layout.common_size
+        return values[:, :, None].expand(shape).reshape(len(values), -1)
+    return values.index_select(1, layout.bag_index)
+
+
+def sum_within(layout: BagLayout, values: Tensor) -> Tensor:
+    """Sum `values [K, instances]`, in bag order, within each bag: `[K, bags]`."""
+    if layout.common_size is not None:
+        return values.view(len(values), layout.num_bags, layout.common_size).sum(dim=2)
+    if values.device.type == "cpu":
+        return torch.from_numpy(np.add.reduceat(values.numpy(), _starts(layout), axis=1))
+    return values.new_zeros(len(values), layout.num_bags).index_add(1, layout.bag_index, values)
+
+
+def max_within(layout: BagLayout, values: Tensor) -> Tensor:
+    """Largest of `values [K, instances]`, in bag order, in each bag: `[K, bags]`."""
+    if layout.common_size is not None:
+        return values.view(len(values), layout.num_bags, layout.common_size).amax(dim=2)
+    lowest = values.new_full((len(values), layout.num_bags), -torch.inf)
+    return lowest.scatter_reduce(1, layout.bag_index.expand_as(values), values, "amax")
+
+
+def columns_of(layout: BagLayout, bags: Tensor) -> Tensor:
+    """The places of the instances of some bags, bag after bag (on the CPU)."""
+    sizes = layout.host_sizes[bags.numpy()]
+    shift = _starts(layout)[bags.numpy()] - (np.cumsum(sizes) - sizes)
+    return torch.from_numpy(np.arange(sizes.sum()) + np.repeat(shift, sizes))
+
+
+def _starts(layout: BagLayout) -> np.ndarray:
+    return np.cumsum(layout.host_sizes) - layout.host_sizes

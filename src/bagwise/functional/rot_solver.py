@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from bagwise.functional.rot_problem import DualPoint, RotProblem, evaluate, relative_entropy, sinkhorn_step
+from bagwise.bags.layout import BagLayout
+from bagwise.functional.rot_problem import (
+    DualPoint,
+    RotProblem,
+    evaluate,
+    outer_products,
+    relative_entropy,
+    sinkhorn_step,
+    spread,
+)
 
 _WARM_STEPS = 5
 _SOFT_BETA = 5.0
@@ -17,14 +26,14 @@ _NEWTON_STEPS_UNCHECKED = 30  # on a GPU nobody looks whether all bags are done:
 
 @dataclass(frozen=True, eq=False)
 class RotSolution:
-    """Solution for a block of bags.
+    """Solution for every bag.
 
     Attributes:
-        plan: `[b, n, K]` soft labels; zero on padding.
-        phi: `[b]` the dual function at the solution.
-        kl: `[b]` KL(m | q), the duality gap divided by 1-alpha.
-        iterations: `[b]` steps taken, Sinkhorn and Newton together.
-        converged: `[b]` true where the plan is certified, or exact to the rounding of its inputs.
+        plan: `[K, instances]` soft labels, in bag order.
+        phi: `[bags]` the dual function at the solution.
+        kl: `[bags]` KL(m | q), the duality gap divided by 1-alpha.
+        iterations: `[bags]` steps taken, Sinkhorn and Newton together.
+        converged: `[bags]` true where the plan is certified, or exact to the rounding of its inputs.
     """
 
     plan: Tensor
@@ -35,105 +44,110 @@ class RotSolution:
 
 
 def solve(problem: RotProblem) -> RotSolution:
-    """Minimise phi for every bag of the block.
+    """Minimise phi for every bag.
 
     A bag is done when its plan is certified. The primal is strongly convex, so a plan whose gap is
     (1-alpha) KL(m|q) lies within sqrt(n beta KL(m|q) / 2) of the optimum in every entry; the bound asked for is
     1e-10 in float64. Potentials are not looked at: adding a constant to x is a slow mode that leaves U unchanged.
     """
-    x, steps = _warm_start(problem)
-    state = _Newton.start(problem, x, steps)
-    x, iterations, converged = (_run_checked if x.device.type == "cpu" else _run_unchecked)(problem, state)
-    point = evaluate(problem, x)
-    return RotSolution(point.plan, point.phi, relative_entropy(point), iterations, converged)
+    point, steps = _warm_start(problem)
+    state = _Newton.start(problem, point, steps)
+    if point.x.device.type != "cpu":
+        for _ in range(_NEWTON_STEPS_UNCHECKED):
+            state = state.step(problem)
+    elif not bool(state.done.all()):
+        state = _run_until_done(problem, state)
+    return RotSolution(state.point.plan, state.point.phi, state.kl, state.iterations, state.done)
 
 
-def _warm_start(problem: RotProblem) -> tuple[Tensor, int]:
+def _warm_start(problem: RotProblem) -> tuple[DualPoint, int]:
     """Sinkhorn steps; where proportions are nearly hard constraints (large beta), on softened problems first.
 
     Softening by r divides S and beta by r, as a larger epsilon would; the potential r x is continuous in r.
     """
     softening = max(1.0, problem.beta / _SOFT_BETA)
     soft = problem.softened(softening)
-    log_partition = soft.scores.logsumexp(dim=2)
+    point = evaluate(soft, torch.zeros_like(problem.log_z))
     for _ in range(_WARM_STEPS):
-        x = sinkhorn_step(soft, log_partition)
-        log_partition = (soft.scores + x[:, None, :]).logsumexp(dim=2)
-    steps = _WARM_STEPS
+        point = evaluate(soft, sinkhorn_step(soft, point))
     if softening == 1:
-        return x, steps
+        return point, _WARM_STEPS
+    steps = _WARM_STEPS
     while softening > 1:
-        x = _Newton.start(soft, x, steps).step(soft).point.x
+        x = _Newton.start(soft, point, steps).step(soft).point.x
         harder = max(1.0, softening / 2)
-        x, soft, softening, steps = x * (softening / harder), problem.softened(harder), harder, steps + 1
-    return sinkhorn_step(problem, (problem.scores + x[:, None, :]).logsumexp(dim=2)), steps + 1
+        soft = problem.softened(harder)
+        point = evaluate(soft, x * (softening / harder))
+        softening, steps = harder, steps + 1
+    return evaluate(problem, sinkhorn_step(problem, point)), steps + 1
 
 
-def _run_checked(problem: RotProblem, state: _Newton) -> tuple[Tensor, Tensor, Tensor]:
-    """Newton steps on the bags that still need them: the working set shrinks as bags finish."""
-    x, iterations, converged = state.point.x.clone(), state.iterations.clone(), state.done.clone()
-    bags = torch.arange(len(x))  # of the working set
+def _run_until_done(problem: RotProblem, state: _Newton) -> _Newton:
+    """Newton steps, on fewer and fewer bags: those that are done leave once they are the majority."""
+    whole, result = problem, state
+    bags = torch.arange(problem.layout.num_bags)  # the working set
     for _ in range(_NEWTON_STEPS):
-        x[bags], iterations[bags], converged[bags] = state.point.x, state.iterations, state.done
-        unfinished = (~state.done).nonzero()[:, 0]
-        if len(unfinished) == 0:
+        state = state.step(problem)
+        num_done, num_bags = int(state.done.sum()), len(bags)
+        if num_done == num_bags:
             break
-        if len(unfinished) < len(bags):
-            bags, problem, state = bags[unfinished], problem.select(unfinished), state.select(unfinished)
-        state = state.step(problem)
-    return x, iterations, converged
-
-
-def _run_unchecked(problem: RotProblem, state: _Newton) -> tuple[Tensor, Tensor, Tensor]:
-    """A fixed number of Newton steps: nothing on the host depends on the data, so a GPU never waits."""
-    for _ in range(_NEWTON_STEPS_UNCHECKED):
-        state = state.step(problem)
-    return state.point.x, state.iterations, state.done
+        if 2 * num_done > num_bags:
+            result = result.updated(bags, state)
+            left = (~state.done).nonzero()[:, 0]
+            state = state.select(problem.layout, left)
+            bags, problem = bags[left], problem.select(left)
+    if len(bags) == whole.layout.num_bags:
+        return state
+    result = result.updated(bags, state)
+    point = evaluate(whole, result.point.x)
+    return replace(result, point=point, kl=relative_entropy(point))
 
 
 @dataclass(frozen=True, eq=False)
 class _Newton:
-    """Damped Newton over a block: the point, the direction under trial and its step length, for each bag."""
+    """Damped Newton: the point, the direction under trial and its step length, for each bag."""
 
     point: DualPoint
-    kl: Tensor  # [b]
-    direction: Tensor  # [b, K]
-    slope: Tensor  # [b] directional derivative, negative
-    length: Tensor  # [b]
-    done: Tensor  # [b]
-    iterations: Tensor  # [b]
+    kl: Tensor  # [bags]
+    direction: Tensor  # [K, bags]
+    slope: Tensor  # [bags] directional derivative, negative
+    length: Tensor  # [bags]
+    done: Tensor  # [bags]
+    iterations: Tensor  # [bags]
 
     @staticmethod
-    def start(problem: RotProblem, x: Tensor, steps: int) -> _Newton:
-        iterations = torch.full((x.shape[0],), steps, device=x.device)
-        return _aim(problem, evaluate(problem, x), torch.ones_like(problem.size), iterations)
+    def start(problem: RotProblem, point: DualPoint, steps: int) -> _Newton:
+        iterations = torch.full((problem.layout.num_bags,), steps, device=point.x.device)
+        return _aim(problem, point, torch.ones_like(point.phi), iterations)
 
     def step(self, problem: RotProblem) -> _Newton:
-        """Try the step; a bag where phi does not fall enough keeps its point and halves the step."""
-        trial = evaluate(problem, self.point.x + self.length[:, None] * self.direction)
+        """Try the step; a bag where phi does not fall enough keeps its point and shortens the step."""
+        trial = evaluate(problem, self.point.x + self.length * self.direction)
         rounding = 1e3 * torch.finfo(trial.phi.dtype).eps * (1 + self.point.phi.abs())
-        falls = trial.phi <= self.point.phi + 1e-4 * self.length * self.slope + rounding
-        accept = falls & ~self.done
+        accept = (trial.phi <= self.point.phi + 1e-4 * self.length * self.slope + rounding) & ~self.done
+        iterations = self.iterations + (~self.done).long()
+        if trial.phi.device.type == "cpu" and bool(accept.all()):
+            return _aim(problem, trial, torch.ones_like(self.length), iterations)
         # phi is convex along the direction: the two slopes say where its minimum lies
-        slope = ((trial.mean_plan - trial.log_q.exp()) * self.direction).sum(dim=1)
+        slope = ((trial.mean_plan - trial.log_q.exp()) * self.direction).sum(dim=0)
         shrink = (self.slope / (self.slope - slope)).clamp(0.02, 0.5)
-        point = _choose(accept, trial, self.point)
-        aimed = _aim(problem, point, torch.ones_like(self.length), self.iterations + (~self.done).int())
-        # a rejected bag keeps its direction (the same point gives the same one) at half the length
-        return _Newton(
-            point=aimed.point,
-            kl=aimed.kl,
-            direction=aimed.direction,
-            slope=aimed.slope,
-            length=torch.where(accept, 1.0, self.length * shrink),
-            done=aimed.done | self.done,
-            iterations=aimed.iterations,
-        )
+        length = torch.where(accept, 1.0, self.length * shrink)
+        # at a point that is kept the direction comes out the same again
+        return _aim(problem, _choose(problem, accept, trial, self.point), length, iterations)
 
-    def select(self, bags: Tensor) -> _Newton:
-        point = DualPoint(*(getattr(self.point, name)[bags] for name in DualPoint.__dataclass_fields__))
-        rest = (getattr(self, name)[bags] for name in _Newton.__dataclass_fields__ if name != "point")
-        return _Newton(point, *rest)
+    def select(self, layout: BagLayout, bags: Tensor) -> _Newton:
+        """Return the state of some of the bags."""
+        rest = {field.name: getattr(self, field.name)[..., bags] for field in fields(self) if field.name != "point"}
+        return _Newton(point=self.point.select(layout, bags), **rest)
+
+    def updated(self, bags: Tensor, part: _Newton) -> _Newton:
+        """Return this state with x, the counts and the verdicts of some bags taken from `part`; the rest is stale."""
+        return replace(
+            self,
+            point=replace(self.point, x=self.point.x.index_copy(1, bags, part.point.x)),
+            done=self.done.index_copy(0, bags, part.done),
+            iterations=self.iterations.index_copy(0, bags, part.iterations),
+        )
 
 
 def _aim(problem: RotProblem, point: DualPoint, length: Tensor, iterations: Tensor) -> _Newton:
@@ -145,50 +159,50 @@ def _aim(problem: RotProblem, point: DualPoint, length: Tensor, iterations: Tens
     """
     m, q = point.mean_plan, point.log_q.exp()
     gradient = m - q
-    hessian = -(point.plan.mT @ point.plan) / problem.size[:, None, None] - q[:, :, None] * q[:, None, :] / (
-        problem.beta
-    )
+    kl = relative_entropy(point)
+    bound = (problem.size * problem.beta * kl / 2).sqrt()
+    tolerance = 1e-2 * torch.finfo(kl.dtype).eps ** 0.5
+    done = (bound <= tolerance) | (gradient.abs().amax(dim=0) <= problem.rounding)
+    if done.device.type == "cpu" and bool(done.all()):
+        return _Newton(point, kl, gradient, kl, length, done, iterations)  # no further step is taken
+
     # Far from the solution a class may have m << q; the true curvature m would then send it far too high.
     # The logarithmic mean of m and q turns its step into log(q/m), the one that Sinkhorn takes; near the
     # solution the two means agree and the step is Newton's.
-    curvature = torch.maximum(m, _logarithmic_mean(m, q))
-    hessian.diagonal(dim1=1, dim2=2).add_(curvature + q / problem.beta)
+    curvature = (torch.maximum(m, _logarithmic_mean(m, q)) + q / problem.beta).T  # [bags, K]
+    q_by_bag = q.T
+    hessian = outer_products(problem.layout, point.plan) / -problem.size[:, None, None]
+    hessian -= q_by_bag[:, :, None] * (q_by_bag / problem.beta)[:, None, :]
+    diagonal = hessian.diagonal(dim1=1, dim2=2)  # a view
+    diagonal += curvature
     # a class with no mass on either side (or outside the support) has a zero row; it must not move
-    weight = hessian.diagonal(dim1=1, dim2=2).clone()
+    weight = diagonal.clone()
     live = weight > torch.finfo(weight.dtype).tiny ** 0.5
-    scale = torch.where(live, torch.where(live, weight, 1).rsqrt(), 0)
-    scaled = hessian * scale[:, :, None] * scale[:, None, :]
-    null = torch.where(live, weight.sqrt(), 0)
+    scale = torch.where(live, weight, torch.inf).rsqrt()
+    null = torch.where(live, weight, 0).sqrt()
     null = null / null.norm(dim=1, keepdim=True).clamp(min=torch.finfo(null.dtype).tiny)
-    scaled = scaled + null[:, :, None] * null[:, None, :]
+    scaled = hessian * scale[:, :, None] * scale[:, None, :] + null[:, :, None] * null[:, None, :]
     scaled.diagonal(dim1=1, dim2=2).add_((~live).to(scaled.dtype) + 1e-14)
     factor, _ = torch.linalg.cholesky_ex(scaled)
-    solved = torch.cholesky_solve((-gradient * scale)[:, :, None], factor)[:, :, 0]
-    direction = torch.where(live, solved * scale, 0)
+    descent = -gradient.T * scale
+    direction = torch.cholesky_solve(descent[:, :, None], factor)[:, :, 0] * scale
     # a factorisation that failed gives non-finite numbers: fall back on the diagonal of the Hessian
     broken = ~direction.isfinite().all(dim=1, keepdim=True)
-    direction = torch.where(broken, -gradient * scale.square(), direction)
-
-    kl = relative_entropy(point)
-    precision = torch.finfo(kl.dtype).eps
-    bound = (problem.size * problem.beta * kl / 2).sqrt()
-    finite = torch.where(problem.scores > -torch.inf, problem.scores, 0)
-    rounding = 4 * precision * (1 + finite.abs().amax(dim=(1, 2)))
-    done = (bound <= 1e-2 * precision**0.5) | (gradient.abs().amax(dim=1) <= rounding)
-    return _Newton(point, kl, direction, (gradient * direction).sum(dim=1), length, done, iterations)
+    direction = torch.where(broken, descent * scale, direction).T
+    return _Newton(point, kl, direction, (gradient * direction).sum(dim=0), length, done, iterations)
 
 
 def _logarithmic_mean(a: Tensor, b: Tensor) -> Tensor:
     """(b - a) / (log b - log a) where both are positive and apart, else a."""
     tiny = torch.finfo(a.dtype).tiny
     log_ratio = b.clamp(min=tiny).log() - a.clamp(min=tiny).log()
-    apart = log_ratio.abs() > 1e-6
-    return torch.where(apart, (b - a) / torch.where(apart, log_ratio, 1), a)
+    return torch.where(log_ratio.abs() > 1e-6, (b - a) / log_ratio, a)
 
 
-def _choose(accept: Tensor, new: DualPoint, old: DualPoint) -> DualPoint:
+def _choose(problem: RotProblem, accept: Tensor, new: DualPoint, old: DualPoint) -> DualPoint:
+    by_instance = spread(problem.layout, accept[None])
     parts = []
-    for name in DualPoint.__dataclass_fields__:
-        a, b = getattr(new, name), getattr(old, name)
-        parts.append(torch.where(accept.view(-1, *[1] * (a.ndim - 1)), a, b))
+    for field in fields(DualPoint):
+        a, b = getattr(new, field.name), getattr(old, field.name)
+        parts.append(torch.where(by_instance if field.name in ("plan", "log_partition") else accept, a, b))
     return DualPoint(*parts)

@@ -1,0 +1,80 @@
+"""Augmentation of whole batches of images on the device they live on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Augment(Protocol):
+    """What a loader does to a batch of raw instances before the network sees them."""
+
+    def __call__(self, instances: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random variant of each instance, drawn from `generator` alone; for training."""
+        ...
+
+    def normalise(self, instances: Tensor) -> Tensor:
+        """Return the instances as they are, in the form the network expects; for evaluation."""
+        ...
+
+
+@dataclass(frozen=True)
+class ImageAugment:
+    """Shift each image by up to `shift` pixels (the edge is reflected), flip it at random, and normalise.
+
+    Args:
+        mean: of each channel, for pixels between 0 and 1.
+        std: of each channel, for pixels between 0 and 1.
+        shift: largest shift in either direction, in pixels.
+        flip: whether to mirror half of the images left to right.
+
+    Example:
+        >>> augment = ImageAugment(mean=(0.5,), std=(0.25,), shift=1, flip=False)
+        >>> images = torch.randint(0, 256, (16, 1, 8, 8), dtype=torch.uint8)
+        >>> augment(images, torch.Generator().manual_seed(0)).shape
+        torch.Size([16, 1, 8, 8])
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    shift: int = 1
+    flip: bool = True
+
+    def __call__(self, instances: Tensor, generator: torch.Generator) -> Tensor:
+        """Shift, flip and normalise `instances [n, C, H, W]` uint8; returns float32 of the same shape."""
+        n, _, height, width = instances.shape
+        device = instances.device
+
+        def positions(length: int) -> Tensor:
+            offset = torch.randint(-self.shift, self.shift + 1, (n, 1), generator=generator, device=device)  # [n, 1]
+            place = torch.arange(length, device=device) + offset  # [n, length]
+            return (length - 1) - ((length - 1) - place.abs()).abs()  # reflected at both edges
+
+        rows, columns = positions(height), positions(width)
+        if self.flip:
+            mirrored = torch.rand(n, 1, generator=generator, device=device) < 0.5
+            columns = torch.where(mirrored, width - 1 - columns, columns)
+        images = torch.arange(n, device=device)
+        # one gather does it all; indexing puts the channels last, which is also the layout that GPUs like
+        shifted = instances[images[:, None, None], :, rows[:, :, None], columns[:, None, :]]  # [n, H, W, C]
+        return self.normalise(shifted.permute(0, 3, 1, 2))
+
+    def normalise(self, instances: Tensor) -> Tensor:
+        """Return `(x / 255 - mean) / std` of uint8 images `[n, C, H, W]` as float32."""
+        if instances.dtype != torch.uint8 or instances.ndim != 4 or instances.shape[1] != len(self.mean):
+            raise ValueError(
+                f"images must be uint8 with shape [n, {len(self.mean)}, H, W], "
+                f"but got {instances.dtype} with shape {list(instances.shape)}."
+            )
+        scale, offset = _scale_and_offset(self.mean, self.std, instances.device)
+        return torch.addcmul(offset, instances.float(), scale)
+
+
+@lru_cache(maxsize=16)  # a constant made anew in each step would make the GPU wait for the copy
+def _scale_and_offset(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    means, stds = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
+    return (1 / (255 * stds)).to(device), (-means / stds).to(device)

@@ -1,0 +1,1 @@
+"""The paper's grid as data: data sets, cells, records and sweeps."""

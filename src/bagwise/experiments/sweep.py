@@ -1,0 +1,143 @@
+"""Run many cells: skip what exists, keep what is done, share the work with other processes and machines."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from bagwise.experiments.cells import clear_work, run_cell
+from bagwise.experiments.datasets.dataset import Dataset
+from bagwise.experiments.records import Cell, Record, record_path, write_record
+from bagwise.experiments.time_limit import TimeLimit
+
+# called when a training starts with its cell, what it is and its number of epochs
+Announce = Callable[[Cell, str, int], None]
+
+
+def missing_cells(cells: Sequence[Cell], out: Path) -> list[Cell]:
+    """Return the cells that have no record yet."""
+    return [cell for cell in cells if not record_path(out, cell).exists()]
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    dataset: Dataset,
+    out: Path,
+    *,
+    max_seconds: float | None = None,
+    announce: Announce = lambda _cell, _what, _epochs: None,
+) -> Iterator[Record]:
+    """Compute the cells that have no record, one after the other; yield each record once it is written.
+
+    A cell that another process is computing in the same folder is passed over.
+
+    Args:
+        cells: in the order in which to run them.
+        dataset: the data set of all cells.
+        out: the folder of the records.
+        max_seconds: stop with an `OutOfTimeError` before a run that would end later than this.
+        announce: called whenever a training starts.
+    """
+    limit = TimeLimit(max_seconds)
+    for cell in missing_cells(cells, out):
+        if (record := _compute(cell, dataset, out, limit, announce)) is not None:
+            yield record
+
+
+def run_cells_in_processes(cells: Sequence[Cell], dataset: Dataset, out: Path, processes: int) -> Iterator[Record]:
+    """Like `run_cells`, several cells at a time, each in a process of its own on this machine."""
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
+    with ProcessPoolExecutor(processes, context, initializer=_start_worker) as pool:
+        running = [pool.submit(_compute, cell, dataset, out) for cell in missing_cells(cells, out)]
+        try:
+            for future in as_completed(running):
+                if (record := future.result()) is not None:
+                    yield record
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def run_cells_on_ray(cells: Sequence[Cell], dataset: Dataset, out: Path) -> Iterator[Record]:
+    """Like `run_cells`, each cell as a task of a Ray cluster: the one `RAY_ADDRESS` names, else a local one.
+
+    A task takes one GPU where the cluster has any, and one core otherwise. Records travel back to this process;
+    the candidates of an unfinished cell stay on the machine that ran them, so a shared `out` resumes best.
+    """
+    import ray
+
+    was_running = ray.is_initialized()
+    if not was_running:
+        ray.init(log_to_driver=False, include_dashboard=False)
+    try:
+        num_gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
+        task = ray.remote(num_cpus=1, num_gpus=num_gpus)(_compute)
+        dataset_reference = ray.put(dataset)
+        running = [task.remote(cell, dataset_reference, out.resolve()) for cell in missing_cells(cells, out)]
+        while running:
+            (done,), running = ray.wait(running)
+            if (record := ray.get(done)) is not None:
+                write_record(out, record)  # again, for a machine that does not share the folder
+                yield record
+    finally:
+        if not was_running:
+            ray.shutdown()
+
+
+def _compute(
+    cell: Cell,
+    dataset: Dataset,
+    out: Path,
+    limit: TimeLimit | None = None,
+    announce: Announce = lambda _cell, _what, _epochs: None,
+) -> Record | None:
+    """Compute and write one cell; None where another process has it in hand, or has done it."""
+    work = record_path(out, cell).parent / ".work"
+    with _claim(cell, work) as is_ours:
+        if not is_ours or record_path(out, cell).exists():
+            return None
+        record = run_cell(cell, dataset, work, limit or TimeLimit(), lambda what, epochs: announce(cell, what, epochs))
+        write_record(out, record)
+        clear_work(cell, work)
+    return record
+
+
+@contextlib.contextmanager
+def _claim(cell: Cell, work: Path) -> Iterator[bool]:
+    """Try to reserve a cell for this process while the block runs; a kill ends the claim too."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system: two processes may do the same work, and write the same record
+        yield True
+        return
+    work.mkdir(parents=True, exist_ok=True)
+    with open(work / f"{cell.name}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = True
+        except BlockingIOError:
+            is_ours = False
+        except OSError:  # a file system without locks
+            is_ours = True
+        yield is_ours
+
+
+def _start_worker() -> None:
+    """Let a worker end silently with Ctrl-C, and together with the process that started it, whatever ends that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def end_with_parent() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()

@@ -1,0 +1,6 @@
+"""Ways to learn from bags: one method per file, found by name in the registry."""
+
+from bagwise.methods.base import Method
+from bagwise.methods.registry import METHODS, get_method, method_name
+
+__all__ = ["METHODS", "Method", "get_method", "method_name"]

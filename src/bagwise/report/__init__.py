@@ -1,0 +1,1 @@
+"""Records in, figures and one self-contained page out."""

@@ -1,0 +1,144 @@
+"""The paper's two figures, drawn from records."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from bagwise.experiments.records import write_file
+from bagwise.report.summary import LOSS_LABELS, Summary
+
+# Okabe and Ito's palette, safe for colour-blind readers; the markers tell the losses apart without colour.
+# KL and ROT often coincide: dashes and an open marker let the one below show through.
+_COLOURS = {"avg-kl": "#7f868f", "kl": "#0072b2", "rot": "#d55e00"}
+_MARKS = {
+    "avg-kl": {"marker": "s"},
+    "kl": {"marker": "o"},
+    "rot": {"marker": "D", "markersize": 6.5, "markerfacecolor": "none", "linestyle": (0, (4, 1.5))},
+}
+_INK = "#24272b"
+_GRID = "#8b9098"
+_DOTS_PER_INCH = 200
+_PERCENT_AXIS = {"ylim": (0, 102), "yticks": range(0, 101, 20)}  # with room for a marker at 100
+
+_STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.size": 10.5,
+    "axes.titlesize": 11.5,
+    "axes.titlepad": 8,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": _GRID,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.7,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "svg.hashsalt": "bagwise",  # the same records give the same file, so that git shows real changes only
+}
+
+
+def draw_learning_curves(summary: Summary, losses: tuple[str, ...] = ("kl", "rot")) -> Figure:
+    """Figure 1: test accuracy over epochs, a curve per bag size, one panel per loss."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(8.6, 3.6), layout="constrained")
+        panels = figure.subplots(1, len(losses), sharey=True, sharex=True, squeeze=False)[0]
+        colours = _bag_size_colours(summary.bag_sizes)
+        for panel, loss in zip(panels, losses, strict=True):
+            curves = summary.curves.get(loss, {})
+            for size, (epochs, accuracy) in curves.items():
+                panel.plot(epochs, [100 * a for a in accuracy], color=colours[size], linewidth=1.5)
+            if not curves:
+                panel.text(0.5, 0.5, "no records yet", transform=panel.transAxes, ha="center")
+            panel.set_title(f"{summary.title}, {LOSS_LABELS[loss]} loss", loc="left", fontweight="bold")
+            panel.set_xlabel("epoch")
+            _mark_chance(panel, summary.chance, label=panel is panels[-1])
+        panels[0].set(ylabel="test accuracy (%)", xlim=(0, None), **_PERCENT_AXIS)
+        lines = [Line2D([], [], color=colours[size], linewidth=2.6) for size in summary.bag_sizes]
+        labels = [str(size) for size in summary.bag_sizes]
+        figure.legend(lines, labels, loc="outside right center", title="bag size", handlelength=1.2)
+    return figure
+
+
+def draw_accuracy_by_bag_size(summary: Summary) -> Figure:
+    """Figure 2: final test accuracy against bag size, a line per loss; the band is one standard deviation."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(6.8, 4.0), layout="constrained")
+        axes = figure.subplots()
+        for loss in summary.losses:
+            points = summary.accuracy[loss]
+            sizes = list(points)
+            mean = [100 * point.mean for point in points.values()]
+            low = [100 * (point.mean - (point.spread or 0)) for point in points.values()]
+            high = [100 * (point.mean + (point.spread or 0)) for point in points.values()]
+            axes.fill_between(sizes, low, high, color=_COLOURS[loss], alpha=0.2, linewidth=0)
+            axes.plot(sizes, mean, color=_COLOURS[loss], label=LOSS_LABELS[loss], **_MARKS[loss])
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(summary.bag_sizes, [str(size) for size in summary.bag_sizes])
+        axes.minorticks_off()
+        axes.set(xlabel="bag size", ylabel="final test accuracy (%)", **_PERCENT_AXIS)
+        axes.set_title(f"{summary.title}: accuracy on instances, learned from bags", loc="left", fontweight="bold")
+        _mark_chance(axes, summary.chance, label=True)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, summary.chance), handlelength=2.6)
+    return figure
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write `name.png` and `name.svg` into the folder."""
+    paths = []
+    for suffix in ("png", "svg"):
+        path = folder / f"{name}.{suffix}"
+        write_file(path, _render(figure, suffix))
+        paths.append(path)
+    return paths
+
+
+def inline_svg(figure: Figure, label: str) -> str:
+    """Return the figure as an `<svg>` element whose ink takes the colour of the page, light or dark."""
+    svg = _render(figure, "svg", transparent=True).decode()
+    svg = svg[svg.index("<svg") :]  # an XML declaration has no place inside HTML
+    svg = re.sub(r'(width|height)="[\d.]+pt" ?', "", svg, count=2)  # the page decides
+    svg = svg.replace(_INK, "currentColor")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def _render(figure: Figure, suffix: str, transparent: bool = False) -> bytes:
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):
+        # SVG files carry a date unless told not to
+        metadata = {"Date": None} if suffix == "svg" else None
+        figure.savefig(buffer, format=suffix, dpi=_DOTS_PER_INCH, metadata=metadata, transparent=transparent)
+    return buffer.getvalue()
+
+
+def _bag_size_colours(bag_sizes: tuple[int, ...]) -> dict[int, tuple[float, float, float, float]]:
+    """Small bags dark, large ones bright; the ends of the map are left out, to be seen on black and white."""
+    shades = matplotlib.colormaps["plasma"]
+    step = 0.72 / max(len(bag_sizes) - 1, 1)
+    return {size: shades(0.1 + step * position) for position, size in enumerate(bag_sizes)}
+
+
+def _mark_chance(axes: Axes, chance: float, *, label: bool) -> None:
+    axes.axhline(100 * chance, color=_INK, linewidth=0.9, linestyle=(0, (1.5, 2)), zorder=1)
+    if label:  # beside the panel, where no curve can cross it
+        position = {"xy": (1, 100 * chance), "xycoords": ("axes fraction", "data")}
+        axes.annotate("chance", **position, xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)

@@ -1,0 +1,124 @@
+"""The folder of a run: its checkpoint and its log, consistent at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bagwise.training.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+    write_atomically,
+)
+
+
+class RunFolder:
+    """`checkpoint.safetensors`, the state after the last saved epoch, and `log.jsonl`, one line per epoch.
+
+    An epoch's line is written before its checkpoint. After a kill the log is therefore never behind the checkpoint,
+    and lines ahead of it belong to epochs that will be run again: resuming drops them.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.checkpoint = self.path / "checkpoint.safetensors"
+        self.log = self.path / "log.jsonl"
+
+    def prepare(self, run: Mapping[str, Any]) -> None:
+        """Make the folder ready for `run`, new or resumed, before any time is spent on training."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while writing
+                leftover.unlink(missing_ok=True)
+            write_atomically(self.path / ".writable", b"")
+            (self.path / ".writable").unlink()
+        except OSError as error:
+            raise type(error)(
+                error.errno,
+                f"the run's folder cannot be written to ({error.strerror}). Mend its permissions or choose "
+                "another folder",
+                str(self.path),
+            ) from None
+        checkpoint = self.checkpoint_so_far()
+        if checkpoint is not None:
+            self._check_same_run(checkpoint.run, run)
+        self._rewind_log(0 if checkpoint is None else checkpoint.epochs)
+
+    def checkpoint_so_far(self) -> Checkpoint | None:
+        """Return the state to go on from, or None for a new run."""
+        return load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the entries of the log."""
+        return [json.loads(line) for line in self.log.read_bytes().splitlines()]
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        """Add the line of one epoch to the log."""
+        try:
+            with open(self.log, "a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._explained(error, self.log, entry["epoch"]) from error
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint; where that fails, the previous one is intact."""
+        try:
+            save_checkpoint(self.checkpoint, checkpoint)
+        except OSError as error:
+            raise self._explained(error, self.checkpoint, checkpoint.epochs) from error
+
+    def _explained(self, error: OSError, file: Path, epoch: int) -> OSError:
+        kept = "the previous checkpoint is intact" if self.checkpoint.exists() else "no checkpoint exists yet"
+        return type(error)(
+            error.errno,
+            f"epoch {epoch} could not be saved ({error.strerror}); {kept}. Make room and run the same training "
+            "again: it goes on from there",
+            str(file),
+        )
+
+    def _check_same_run(self, saved: Mapping[str, Any], run: Mapping[str, Any]) -> None:
+        if differences := _differences(saved, run):
+            shown = "; ".join(differences[:3])
+            more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
+            raise CheckpointError(
+                f"{self.checkpoint} belongs to another run: {shown}{more}. "
+                "Train with what the checkpoint has to resume it, or choose another folder."
+            )
+
+    def _rewind_log(self, epochs: int) -> None:
+        """Keep the first `epochs` lines of the log, which must be those of the first epochs."""
+        lines = self.log.read_bytes().splitlines(keepends=True)[:epochs] if self.log.exists() else []
+        try:
+            kept = [json.loads(line)["epoch"] for line in lines]
+        except (ValueError, KeyError, TypeError):
+            kept = []
+        if kept != list(range(1, epochs + 1)):
+            raise CheckpointError(
+                f"{self.log} does not hold one line for each of the {epochs} epochs of the checkpoint beside it. "
+                "Put it back as it was, or choose another folder."
+            )
+        write_atomically(self.log, b"".join(lines))
+
+
+def _differences(saved: Any, wanted: Any, place: str = "") -> list[str]:
+    """Describe where two JSON values differ, field by field."""
+    if isinstance(saved, Mapping) and isinstance(wanted, Mapping):
+        found = []
+        for key in dict.fromkeys([*saved, *wanted]):
+            inner = f"{place}.{key}" if place else str(key)
+            found += _differences(saved.get(key), wanted.get(key), inner)
+        return found
+    if saved == wanted:
+        return []
+    return [f"{place} is {_show(saved)} there and {_show(wanted)} here"]
+
+
+def _show(value: Any) -> str:
+    return "absent" if value is None else json.dumps(value)

@@ -1,0 +1,84 @@
+"""Everything that changes while training: weights, optimizer, averaged weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from bagwise.training.averaging import AveragedNetwork
+from bagwise.training.checkpoint import Checkpoint
+from bagwise.training.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
+from bagwise.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class TrainingState:
+    """A network on its device with its optimizer.
+
+    Attributes:
+        network: the caller's network.
+        model: the same network as Fabric and `torch.compile` wrap it; this is what a training step calls.
+    """
+
+    def __init__(self, network: nn.Module, recipe: Recipe, fabric: Fabric, *, equal_bags: bool) -> None:
+        self.network = network.to(fabric.device)
+        if recipe.channels_last:
+            network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self._optimizer = build_optimizer(network, recipe, fabric.device)
+        compiled: Any = network
+        if recipe.compile:
+            # Batches of equal bags have two shapes at most (the last may differ): worth kernels of their own, replayed
+            # as one CUDA graph, since a small network's step is bound by its many launches. Batches of unequal bags
+            # have any shape, for which one set of kernels must do.
+            compiled = (
+                torch.compile(network, dynamic=False, mode="reduce-overhead") if equal_bags else torch.compile(network)
+            )
+        self.model, self._wrapped_optimizer = fabric.setup(compiled, self._optimizer)
+        self._average = None if recipe.ema is None else AveragedNetwork(network, recipe.ema)
+
+    @property
+    def best_network(self) -> nn.Module:
+        """The network to evaluate: with averaged weights where there are any."""
+        return self.network if self._average is None else self._average.network
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the last step."""
+        return self._optimizer.param_groups[0]["lr"]
+
+    def step(self, learning_rate: float) -> None:
+        """Follow the gradients, and forget them."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._wrapped_optimizer.step()
+        self._wrapped_optimizer.zero_grad(set_to_none=True)
+        if self._average is not None:
+            self._average.update()
+
+    def checkpoint(self, run: Mapping[str, Any], epochs: int) -> Checkpoint:
+        """Return the state after `epochs` epochs of `run`."""
+        parts = {"network": self.network.state_dict(), "optimizer": optimizer_tensors(self._optimizer)}
+        if self._average is not None:
+            parts["average"] = self._average.network.state_dict()
+        tensors = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+        updates = 0 if self._average is None else self._average.updates
+        return Checkpoint(run=run, epochs=epochs, updates=updates, tensors=tensors)
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go back to the state of `checkpoint`, which must be of the same run."""
+        self.network.load_state_dict(checkpoint.part("network"))
+        load_optimizer_tensors(self._optimizer, checkpoint.part("optimizer"))
+        if self._average is not None:
+            self._average.network.load_state_dict(checkpoint.part("average"))
+            self._average.updates = checkpoint.updates
+
+    def finish(self) -> None:
+        """Leave the network with the weights that are to be used, in evaluation mode."""
+        if self._average is not None:
+            self.network.load_state_dict(self._average.network.state_dict())
+        self.network.eval()

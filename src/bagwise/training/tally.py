@@ -1,0 +1,87 @@
+"""The losses of an epoch's bags, kept on the device until the host has a reason to wait for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bagwise.bags import Bags
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class NonFiniteLossError(FloatingPointError):
+    """A loss or a weight became NaN or infinite; the message says where, and what to do."""
+
+
+class LossTally:
+    """Sums the losses of the bags of one epoch and finds those that are not finite.
+
+    `add` is called in every step and never waits; `mean` waits for the GPU, so it is called rarely.
+    """
+
+    def __init__(self, bags: Bags, fabric: Fabric, epoch: int) -> None:
+        self._bags, self._fabric, self._epoch = bags, fabric, epoch
+        self._pending: list[tuple[np.ndarray, Tensor]] = []
+        self._sum = 0.0
+
+    def add(self, bag_numbers: np.ndarray, losses: Tensor) -> None:
+        """Take note of the `losses [bags]` of these bags, still on the device."""
+        self._pending.append((bag_numbers, losses))
+
+    def mean(self, known_bags: int | np.integer) -> float:
+        """Return the mean loss over the `known_bags` bags so far, of all processes; raise where it is not finite."""
+        if self._pending:
+            local = torch.cat([losses for _, losses in self._pending]).sum(dtype=torch.float64)
+            self._sum += float(self._fabric.all_reduce(local, reduce_op="sum"))  # pyright: ignore[reportArgumentType]
+        if not np.isfinite(self._sum):
+            raise NonFiniteLossError(f"in epoch {self._epoch} {self._explanation()}")
+        self._pending.clear()
+        return float(self._sum / max(known_bags, 1))
+
+    def _explanation(self) -> str:
+        for numbers, losses in self._pending:
+            bad = ~losses.isfinite().cpu().numpy()
+            if bad.any():
+                return self._name_culprits(numbers, bad)
+        return "the loss is not finite in another process; its message names the bag."
+
+    def _name_culprits(self, numbers: np.ndarray, bad: np.ndarray) -> str:
+        # batch norm spreads one bad instance over the whole batch: look at the instances of all its bags
+        if broken := [number for number in numbers if not self._has_finite_instances(number)]:
+            return (
+                f"the loss is not finite because {self._names(broken)} has instances with NaN or infinite values. "
+                "Fill them in or drop those instances."
+            )
+        if bad.all():
+            return (
+                f"the loss of every bag of a batch is not finite (the first: {self._names(numbers[:1])}): "
+                "the weights have diverged. Lower the learning rate or add a warm-up."
+            )
+        return (
+            f"the loss is not finite for {self._names(numbers[bad])}: the network gives no probability to a class "
+            "that the proportions ask for. Look at the proportions, or lower the learning rate."
+        )
+
+    def _has_finite_instances(self, number: int) -> bool:
+        rows = self._bags.rows_of(np.array([number]))
+        return all(bool(torch.as_tensor(self._bags.instances[row]).isfinite().all()) for row in rows.tolist())
+
+    def _names(self, numbers: list[int] | np.ndarray) -> str:
+        shown = ", ".join(repr(self._bags.bag_names[number]) for number in numbers[:5])
+        more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+        return f"bag {shown}{more}" if len(numbers) == 1 else f"bags {shown}{more}"
+
+
+def check_finite_weights(network: nn.Module, epoch: int) -> None:
+    """Raise unless all parameters are finite; the last step of an epoch can break them without a bad loss."""
+    finite = torch.stack([parameter.detach().isfinite().all() for parameter in network.parameters()])
+    if not bool(finite.all()):
+        raise NonFiniteLossError(
+            f"after epoch {epoch} the weights are not finite: a gradient overflowed. "
+            "Lower the learning rate or add a warm-up."
+        )

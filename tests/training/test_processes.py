@@ -1,0 +1,86 @@
+"""Two real processes learn what one does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = """
+import sys
+import numpy as np, torch
+from torch import nn
+from bagwise.bags import Bags
+from bagwise.methods import get_method
+from bagwise.training import Recipe, train
+
+torch.set_num_threads(1)
+generator = np.random.default_rng(0)
+# ragged, one bag unknown, one so large that the other process is left without a bag of its own
+sizes = [3, 8, 2, 40, 5, 1, 4, 6, 2, 3]
+proportions = generator.dirichlet(np.ones(3), size=len(sizes))
+proportions[4] = np.nan
+instances = generator.normal(size=(sum(sizes), 5))
+bags = Bags(instances, np.repeat(np.arange(len(sizes)), sizes), proportions)
+
+results, losses = [], []
+for name, fields in [
+    ("kl", {}),
+    ("rot", {}),
+    ("kl", {"accumulate": 2}),
+    ("kl", {"chunk_instances": 5}),
+    ("kl", {"ema": 0.5, "optimizer": "adam"}),
+][: int(sys.argv[3])]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    recipe = Recipe(**{"epochs": 2, "batch_instances": 16, "learning_rate": 0.1, **fields})
+    folder = sys.argv[2] + f"-{len(results)}"
+    result = train(network, bags=bags, held_out=bags, method=name, recipe=recipe, accelerator="cpu", folder=folder)
+    results.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+    losses.append(torch.tensor([[entry["loss"], entry["held_out"]["kl"]] for entry in result.history]))
+    again = train(network, bags=bags, held_out=bags, method=name, recipe=recipe, accelerator="cpu", folder=folder)
+    assert again.resumed_from == 2
+rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+size = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+torch.save({"weights": torch.stack(results), "losses": torch.stack(losses), "size": size}, f"{sys.argv[1]}-{rank}")
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("processes") / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def run(launcher, script, out, trainings):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [*launcher, str(script), str(out), f"{out}-run", str(trainings)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def one_process(script):
+    out = script.with_name("one")
+    run([sys.executable], script, out, trainings=5)
+    return torch.load(f"{out}-0")
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+FABRIC_RUN = [sys.executable, "-m", "lightning_fabric.cli", "--accelerator", "cpu", "--devices", "2"]
+
+
+@pytest.mark.parametrize(("launcher", "trainings"), [(TORCHRUN, 5), (FABRIC_RUN, 1)], ids=["torchrun", "fabric-run"])
+def test_two_processes_learn_what_one_does(script, one_process, launcher, trainings):
+    out = script.with_name(f"two-{trainings}")
+    run(launcher, script, out, trainings)
+    for rank in range(2):
+        got = torch.load(f"{out}-{rank}")
+        assert got["size"] == 2
+        torch.testing.assert_close(got["weights"], one_process["weights"][:trainings], rtol=0, atol=1e-6)
+        torch.testing.assert_close(got["losses"], one_process["losses"][:trainings], rtol=0, atol=1e-6)
+    lines = (Path(f"{out}-run-0") / "log.jsonl").read_text().splitlines()
+    assert len(lines) == 2  # one process writes
