@@ -68,3 +68,8 @@ def test_the_result_lies_channels_last_in_memory():
 def test_images_must_be_raw(images):
     with pytest.raises(ValueError, match="images must be uint8 with shape"):
         ImageAugment(MEAN, STD).normalise(images)
+
+
+def test_mean_and_std_may_be_tensors_or_lists():
+    as_tuple = ImageAugment(mean=(0.5,), std=(0.25,))
+    assert ImageAugment(mean=torch.tensor([0.5]), std=[0.25]) == as_tuple

@@ -75,5 +75,7 @@ def test_any_integer_type_will_do_as_an_index():
 
 
 def test_unknown_divergence_suggests_the_nearest():
-    with pytest.raises(ValueError, match="divergence must be one of 'kl', 'l1', 'l2', but got 'KL'. Did you mean 'kl'"):
+    with pytest.raises(
+        ValueError, match=r"divergence must be one of 'kl', 'l1', 'l2', but got 'KL'. Did you mean 'kl'"
+    ):
         BF.proportion_loss(LOGITS, BAGS, PROPORTIONS, divergence="KL")

@@ -116,9 +116,7 @@ def test_a_single_candidate_needs_no_search(tiny_preset, digits, tmp_path, train
     assert record.chosen.criterion is None
 
 
-def test_a_candidate_that_diverges_is_kept_in_the_table_and_not_chosen(
-    tiny_preset, digits, tmp_path, monkeypatch
-):
+def test_a_candidate_that_diverges_is_kept_in_the_table_and_not_chosen(tiny_preset, digits, tmp_path, monkeypatch):
     monkeypatch.setitem(PRESETS, "tiny", dataclasses.replace(tiny_preset, learning_rates=(1e30, 0.1)))
     record = run(KL, digits, tmp_path)
     assert [c.criterion is None for c in record.selection.candidates] == [True, False]
@@ -154,9 +152,7 @@ def test_candidates_that_are_done_are_not_run_again(tiny_preset, digits, tmp_pat
     assert again.selection == whole.selection
 
 
-def test_candidates_of_another_recipe_are_not_taken_for_this_one(
-    tiny_preset, digits, tmp_path, trainings, monkeypatch
-):
+def test_candidates_of_another_recipe_are_not_taken_for_this_one(tiny_preset, digits, tmp_path, trainings, monkeypatch):
     run(KL, digits, tmp_path)
     changed = dataclasses.replace(tiny_preset.recipe, weight_decay=0.1)
     monkeypatch.setitem(PRESETS, "tiny", dataclasses.replace(tiny_preset, recipe=changed))

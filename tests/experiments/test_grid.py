@@ -48,7 +48,7 @@ def test_only_rot_has_an_alpha():
 
 
 def test_digits_are_not_mirrored():
-    assert MIRRORED_DATASETS == set(DATASET_NAMES) - {"digits"}
+    assert set(DATASET_NAMES) - {"digits"} == MIRRORED_DATASETS
 
 
 def test_default_presets():

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-from fakes.records import make_grid, make_record
 
 from bagwise.experiments.provenance import collect_provenance
 from bagwise.experiments.records import (
@@ -17,6 +16,7 @@ from bagwise.experiments.records import (
     rounded,
     write_record,
 )
+from fakes.records import make_grid, make_record
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import os
 import random
@@ -66,7 +67,10 @@ def test_a_cell_in_another_process_is_passed_over(tiny_preset, digits, tmp_path,
     cells = plan_cells("digits", "tiny", losses=["kl"])
     work = record_path(tmp_path, cells[0]).parent / ".work"
     work.mkdir(parents=True)
-    hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); input()"
+    hold = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX); print('held', flush=True)"
+    )
+    hold += "; input()"
     command = [sys.executable, "-c", hold, str(work / "kl-4-seed0.lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
@@ -113,6 +117,7 @@ SWEEP_SERVER = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
+import lightning_fabric, torch._dynamo  # what the first training would import
 from conftest import TINY
 from bagwise.experiments.datasets import load_dataset
 from bagwise.experiments.grid import PRESETS, plan_cells
@@ -129,6 +134,15 @@ for line in sys.stdin:
 """
 
 
+def wait_for_new_file(folder, seconds):
+    """Wait for the first moment at which a record is being written."""
+    before = set(os.listdir(folder)) if folder.exists() else set()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if folder.exists() and set(os.listdir(folder)) - before - {".work"}:
+            return
+
+
 def test_a_sweep_killed_at_random_moments_ends_with_the_same_records(tiny_preset, digits, tmp_path):
     """kill -9 in the middle of runs and of writing; the sweep is started again until it is done."""
     started = time.monotonic()
@@ -136,13 +150,19 @@ def test_a_sweep_killed_at_random_moments_ends_with_the_same_records(tiny_preset
     whole = time.monotonic() - started
     out, moments, killed = tmp_path / "cut", random.Random(0), 0
     command = [sys.executable, "-c", SWEEP_SERVER, str(out), str(Path(__file__).parent)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as server:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # a fork has none of its parent's threads, and would wait
+    with subprocess.Popen(command, env=one_thread, **pipes) as server:
         while True:
             print("sweep", file=server.stdin)
             child = int(server.stdout.readline())
             if killed < 8:
-                time.sleep(moments.uniform(0, whole / 4))
-                os.kill(child, signal.SIGKILL)  # it has not been waited for unless the sweep is done
+                if killed % 2:
+                    wait_for_new_file(out / "digits" / "tiny", seconds=whole)
+                else:
+                    time.sleep(moments.uniform(0, whole / 4))
+                with contextlib.suppress(ProcessLookupError):  # the sweep may be done
+                    os.kill(child, signal.SIGKILL)
             status = int(server.stdout.readline())
             if status == 0:
                 break

@@ -56,8 +56,6 @@ def make_record(
     )
 
 
-def make_grid(
-    losses: Iterable[str] = LOSSES, bag_sizes: Iterable[int] = BAG_SIZES, seeds: int = 3
-) -> list[Record]:
+def make_grid(losses: Iterable[str] = LOSSES, bag_sizes: Iterable[int] = BAG_SIZES, seeds: int = 3) -> list[Record]:
     """Return a record for every combination."""
     return [make_record(loss, size, seed) for seed in range(seeds) for size in bag_sizes for loss in losses]

@@ -52,5 +52,5 @@ def test_combinatorial_weighs_the_proportions_against_the_predictions():
 
 
 def test_unknown_ways_suggest_the_nearest():
-    with pytest.raises(ValueError, match="how must be one of 'rot', 'lp', 'combinatorial'.*Did you mean 'rot'"):
+    with pytest.raises(ValueError, match=r"how must be one of 'rot', 'lp', 'combinatorial'.*Did you mean 'rot'"):
         BF.apportion(LOGITS, BAGS, PROPORTIONS, how="rott")

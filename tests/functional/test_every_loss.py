@@ -136,7 +136,7 @@ def test_reductions(name):
     assert values[2] == 0  # the empty bag
     torch.testing.assert_close(compute(name, logits, bag_index, proportions, "sum"), values.sum())
     torch.testing.assert_close(compute(name, logits, bag_index, proportions, "mean"), values.sum() / 3)
-    with pytest.raises(ValueError, match="reduction must be one of .* Did you mean 'mean'?"):
+    with pytest.raises(ValueError, match=r"reduction must be one of .* Did you mean 'mean'?"):
         compute(name, logits, bag_index, proportions, "meen")
 
 

@@ -245,7 +245,7 @@ def test_solving_without_looking_reaches_the_same_plan():
 
     logits, bag_index, z = one_bag(32, 8, seed=7, scale=3.0)
     inputs = prepare(logits, bag_index, z)
-    problem = build_problem(logits.log_softmax(dim=1).T, inputs.layout, z.T, 0.5, 0.1)
+    problem = build_problem(logits.log_softmax(dim=1).T, inputs.layout, z.T, 0.5, 0.1, tolerance=1e-10)
     state = rot_solver._Newton.start(problem, *rot_solver._warm_start(problem))
     for _ in range(rot_solver._NEWTON_STEPS_UNCHECKED):
         state = state.step(problem)

@@ -27,7 +27,7 @@ class ImageAugment:
     """Shift each image by up to `shift` pixels (the edge is reflected), flip it at random, and normalise.
 
     Args:
-        mean: of each channel, for pixels between 0 and 1.
+        mean: of each channel, for pixels between 0 and 1 (a tensor or list will do).
         std: of each channel, for pixels between 0 and 1.
         shift: largest shift in either direction, in pixels.
         flip: whether to mirror half of the images left to right.
@@ -43,6 +43,10 @@ class ImageAugment:
     std: tuple[float, ...]
     shift: int = 1
     flip: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):  # lists and tensors are what people have
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
 
     def __call__(self, instances: Tensor, generator: torch.Generator) -> Tensor:
         """Shift, flip and normalise `instances [n, C, H, W]` uint8; returns float32 of the same shape."""

@@ -26,7 +26,7 @@ class SweepDisplay:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("starting", total=sum(cell_epochs(cell) for cell in cells))
+        self._task = self._bar.add_task(f"{len(cells)} cells", total=sum(cell_epochs(cell) for cell in cells))
         self._cells, self._finished = len(cells), 0
         self._epochs_of_finished = 0
         self._epochs_of_cell = 0  # whose runs have started

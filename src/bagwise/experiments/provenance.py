@@ -42,7 +42,7 @@ def _git_state() -> tuple[str | None, bool | None]:
     is_tracked = _git(package, "ls-files", "--error-unmatch", str(this_file)) is not None
     commit = _git(package, "rev-parse", "HEAD") if is_tracked else None
     if commit is None:
-        return os.environ.get("BAGWISE_COMMIT"), None
+        return os.environ.get("BAGWISE_COMMIT") or None, None
     # of the package alone: a sweep writes its records into the same repository
     return commit, bool(_git(package, "status", "--porcelain", "--", "."))
 

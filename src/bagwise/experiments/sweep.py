@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from bagwise.experiments.cells import clear_work, run_cell
@@ -60,9 +61,13 @@ def run_cells_in_processes(cells: Sequence[Cell], dataset: Dataset, out: Path, p
             for future in as_completed(running):
                 if (record := future.result()) is not None:
                     yield record
-        except BaseException:
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "a process of the sweep was killed, perhaps for want of memory. What is done is kept: run the same "
+                "command again, with fewer --jobs if it happens again."
+            ) from None
+        finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def run_cells_on_ray(cells: Sequence[Cell], dataset: Dataset, out: Path) -> Iterator[Record]:
@@ -131,7 +136,8 @@ def _claim(cell: Cell, work: Path) -> Iterator[bool]:
 
 def _start_worker() -> None:
     """Let a worker end silently with Ctrl-C, and together with the process that started it, whatever ends that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is None:
         return

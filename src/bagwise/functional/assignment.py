@@ -48,8 +48,7 @@ def solve_assignment(problem: AssignmentProblem) -> Labeling:
 def is_optimal(problem: AssignmentProblem, labels: Tensor) -> Tensor:
     """`[b]` true where `labels [b, n]` are proved optimal: their residual graph has no negative cycle."""
     graph, _ = _residual_graph(problem, labels)
-    nowhere = torch.zeros(graph.shape[:2], dtype=graph.dtype, device=graph.device)
-    return ~_find_cycles(graph, nowhere, _tolerance(problem)).found
+    return ~_find_cycles(graph, torch.zeros_like(graph[:, 0, :-1]), _tolerance(problem)).found
 
 
 def cancel_cycles(problem: AssignmentProblem, labels: Tensor, prices: Tensor) -> Labeling:
@@ -63,19 +62,18 @@ def cancel_cycles(problem: AssignmentProblem, labels: Tensor, prices: Tensor) ->
         torch.zeros(b, dtype=torch.bool, device=labels.device),
     )
     bags = torch.arange(b, device=labels.device)  # still at work on these
-    # -y is a feasible potential between the classes that the prices decide; the count node is reached from them
-    potentials = torch.nn.functional.pad(-prices, (0, 1), value=torch.inf)
     for _ in range(rounds_allowed):
         graph, moves = _residual_graph(problem, labels)
-        cycles = _find_cycles(graph, potentials, _tolerance(problem))
-        labels = _move_along(cycles, labels, moves)
-        result.labels[bags], result.optimal[bags] = labels, ~cycles.found
-        result.rounds[bags] += cycles.found
+        cycles = _find_cycles(graph, -prices, _tolerance(problem))
+        result.optimal[bags] = ~cycles.found
         left = cycles.found.nonzero()[:, 0]
         if len(left) == 0:
             break
+        labels = _move_along(cycles, labels, moves)
+        result.labels[bags] = labels
+        result.rounds[bags] += cycles.found
         if len(left) < len(bags):
-            bags, labels, potentials, problem = bags[left], labels[left], potentials[left], problem.select(left)
+            bags, labels, prices, problem = bags[left], labels[left], prices[left], problem.select(left)
     return result
 
 
@@ -86,12 +84,10 @@ class _Cycles:
     Attributes:
         source: `[b, K+1]` for each node the one before it on its cycle, or the node itself when it is on none.
         found: `[b]` whether there is a cycle.
-        potentials: `[b, K+1]` lengths of shortest paths as far as the search went.
     """
 
     source: Tensor
     found: Tensor
-    potentials: Tensor
 
 
 def _tolerance(problem: AssignmentProblem) -> Tensor:
@@ -103,37 +99,36 @@ def _residual_graph(problem: AssignmentProblem, labels: Tensor) -> tuple[Tensor,
     cost, inside = problem.cost, problem.inside
     b, num_classes, n = cost.shape
     moves = cost - cost.gather(1, labels[:, None, :])
-    ones = torch.ones_like(moves[:, 0])
     if inside is not None:
         moves = moves.masked_fill(~inside[:, None, :], torch.inf)
-        ones = inside.to(cost.dtype)
-    counts = cost.new_zeros(b, num_classes).scatter_add(1, labels, ones)
     graph = cost.new_full((b, num_classes + 1, num_classes + 1), torch.inf)
     graph[:, :-1, :-1].scatter_reduce_(2, labels[:, None, :].expand(b, num_classes, n), moves, "amin")
-    graph[:, :-1, -1] = problem.leave(counts)
-    graph[:, -1, :-1] = problem.join(counts)
+    graph[:, :-1, -1], graph[:, -1, :-1] = problem.leave_and_join(problem.counts(labels))
     return graph, moves
 
 
-def _find_cycles(graph: Tensor, potentials: Tensor, tolerance: Tensor) -> _Cycles:
-    """Bellman-Ford for all bags. A cycle among the "reached from" pointers has negative weight, and they are disjoint.
+def _find_cycles(graph: Tensor, start: Tensor, tolerance: Tensor) -> _Cycles:
+    """Bellman-Ford for all bags, from the potentials `start [b, K]` of the classes.
 
-    A bag's search ends when nothing can be relaxed any more (then there is no negative cycle, and the potentials prove
-    it) or when its pointers close a cycle, which happens after K + 1 steps at the latest.
+    A cycle among the "reached from" pointers has negative weight, and such cycles are disjoint. A bag's search ends
+    when nothing can be relaxed any more (then there is no negative cycle, and the potentials prove it) or when its
+    pointers close a cycle, after K + 1 steps at the latest. Potentials near the optimal ones (minus the prices) make
+    it short.
     """
     b, num_nodes, _ = graph.shape
     nodes = torch.arange(num_nodes, device=graph.device).expand(b, num_nodes)
+    potentials = torch.cat([start, (graph[:, -1, :-1] + start).amin(dim=1, keepdim=True)], dim=1)
     source, found = nodes, torch.zeros(b, dtype=torch.bool, device=graph.device)
     on_cycle = torch.zeros_like(nodes, dtype=torch.bool)
     while True:
         reached, via = (graph + potentials[:, None, :]).min(dim=2)
         shorter = (reached < potentials - tolerance) & ~found[:, None]
         if not bool(shorter.any()):
-            return _Cycles(torch.where(on_cycle, source, nodes), found, potentials)
+            return _Cycles(torch.where(on_cycle, source, nodes), found)
         source = torch.where(shorter, via, source)
         potentials = torch.where(shorter, reached, potentials)
         ancestor = source
-        for _ in range(num_nodes.bit_length()):  # after more steps than there are nodes one is on a cycle, or at a root
+        for _ in range(num_nodes.bit_length()):  # after more steps than there are nodes: on a cycle, or at a root
             ancestor = ancestor.gather(1, ancestor)
         on_cycle = torch.zeros_like(on_cycle).scatter(1, ancestor, True) & (source != nodes)
         found = on_cycle.any(dim=1)

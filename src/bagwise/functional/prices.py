@@ -83,28 +83,9 @@ class _Market:
 
     def step(self) -> _Market:
         """Take two Newton steps at the present epsilon; lower epsilon where supply and demand nearly meet."""
-        prices, epsilon, count_cost = self.prices, self.epsilon, self.count_cost
-        minus_coldness = -1 / epsilon
-        coldness = -minus_coldness.float()[:, :, None]
-        longest = _LONGEST_STEP * epsilon.clamp(max=count_cost.weight)
-        for _ in range(2):
-            offset = (minus_coldness * prices).float()[:, :, None]
-            plan = torch.softmax(torch.addcmul(offset, self.minus_cost, coldness), dim=1)
-            if self.inside is not None:
-                plan = plan * self.inside[:, None, :]
-            asked = plan.sum(dim=2).double()
-            overlap = (plan @ plan.mT).double()  # [b, K, K]
-            supply, slope = count_cost.supply(prices, asked)
-            # a class that is asked for far too rarely has too little curvature: it would overshoot
-            curvature = (asked * torch.maximum(asked, supply)).sqrt() + 1e-2
-            jacobian = torch.diag_embed(curvature) - overlap + epsilon[:, :, None] * slope
-            excess = asked - supply
-            step = epsilon * torch.linalg.solve_ex(jacobian, excess)[0]
-            step = step * (longest / step.abs().amax(dim=1, keepdim=True)).clamp(max=1)
-            prices = count_cost.clamp_prices(prices + step)
-
-        undecided = (asked - overlap.diagonal(dim1=1, dim2=2)).sum(dim=1, keepdim=True)  # sum of U (1 - U)
-        imbalance = excess.abs().sum(dim=1, keepdim=True)
+        epsilon, count_cost = self.epsilon, self.count_cost
+        prices, _, _ = self._newton(self.prices)
+        prices, undecided, imbalance = self._newton(prices)
         done = undecided + imbalance <= prices.shape[1]
         cool = imbalance <= 0.3 * undecided + 0.5
         # prices are nearly linear in epsilon: go on along the line through the last two
@@ -116,6 +97,27 @@ class _Market:
             warmer=torch.where(cool, prices, self.warmer),
             done=done[:, 0],
         )
+
+    def _newton(self, prices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return better prices, and how many instances are undecided and out of balance at the old ones, `[b, 1]`."""
+        coldness = 1 / self.epsilon
+        offset = (-coldness * prices).float()[:, :, None]
+        plan = torch.softmax(torch.addcmul(offset, self.minus_cost, coldness.float()[:, :, None]), dim=1)
+        if self.inside is not None:
+            plan = plan * self.inside[:, None, :]
+        asked = plan.sum(dim=2).double()
+        overlap = (plan @ plan.mT).double()  # [b, K, K]
+        supply, slope = self.count_cost.supply(prices, asked)
+        excess = asked - supply
+        # a class that is asked for far too rarely has too little curvature: it would overshoot
+        curvature = (asked * torch.maximum(asked, supply)).sqrt() + 1e-2
+        jacobian = torch.diag_embed(curvature) - overlap + self.epsilon[:, :, None] * slope
+        step = self.epsilon * torch.linalg.solve_ex(jacobian, excess)[0]
+        longest = _LONGEST_STEP * self.epsilon.clamp(max=self.count_cost.weight)
+        step = step * (longest / step.abs().amax(dim=1, keepdim=True)).clamp(max=1)
+        undecided = (asked - overlap.diagonal(dim1=1, dim2=2)).sum(dim=1, keepdim=True)  # sum of U (1 - U)
+        imbalance = excess.abs().sum(dim=1, keepdim=True)
+        return self.count_cost.clamp_prices(prices + step), undecided, imbalance
 
     def select(self, bags: Tensor) -> _Market:
         return _Market(

@@ -114,7 +114,9 @@ def solve_rot(inputs: Inputs, alpha: float, epsilon: float) -> RotPlan:
     labels = log_f.new_zeros(log_f.shape)
     if len(filled):
         bags = torch.from_numpy(filled).to(log_f.device, non_blocking=True)
-        problem = build_problem(log_f, layout.in_order, inputs.proportions[bags].T.to(log_f.dtype), alpha, epsilon)
+        z = inputs.proportions[bags].T.to(log_f.dtype)
+        tolerance = 1e-10 if inputs.logits.dtype == torch.float64 else 1e-7
+        problem = build_problem(log_f, layout.in_order, z, alpha, epsilon, tolerance)
         solution = solve(problem)
         values[bags] = torch.where(problem.infeasible, torch.inf, -alpha * epsilon * solution.phi)
         gap[bags] = (1 - alpha) * solution.kl

@@ -12,10 +12,12 @@ from bagwise.functional.rot_problem import (
     DualPoint,
     RotProblem,
     evaluate,
+    multiply_within,
     outer_products,
     relative_entropy,
     sinkhorn_step,
     spread,
+    sum_within,
 )
 
 _WARM_STEPS = 5
@@ -47,8 +49,8 @@ def solve(problem: RotProblem) -> RotSolution:
     """Minimise phi for every bag.
 
     A bag is done when its plan is certified. The primal is strongly convex, so a plan whose gap is
-    (1-alpha) KL(m|q) lies within sqrt(n beta KL(m|q) / 2) of the optimum in every entry; the bound asked for is
-    1e-10 in float64. Potentials are not looked at: adding a constant to x is a slow mode that leaves U unchanged.
+    (1-alpha) KL(m|q) lies within sqrt(n beta KL(m|q) / 2) of the optimum in every entry; `problem.tolerance`
+    is asked of that bound. Potentials are not looked at: adding a constant to x is a slow mode that leaves U unchanged.
     """
     point, steps = _warm_start(problem)
     state = _Newton.start(problem, point, steps)
@@ -161,34 +163,31 @@ def _aim(problem: RotProblem, point: DualPoint, length: Tensor, iterations: Tens
     gradient = m - q
     kl = relative_entropy(point)
     bound = (problem.size * problem.beta * kl / 2).sqrt()
-    tolerance = 1e-2 * torch.finfo(kl.dtype).eps ** 0.5
-    done = (bound <= tolerance) | (gradient.abs().amax(dim=0) <= problem.rounding)
+    done = (bound <= problem.tolerance) | (gradient.abs().amax(dim=0) <= problem.rounding)
     if done.device.type == "cpu" and bool(done.all()):
         return _Newton(point, kl, gradient, kl, length, done, iterations)  # no further step is taken
 
     # Far from the solution a class may have m << q; the true curvature m would then send it far too high.
     # The logarithmic mean of m and q turns its step into log(q/m), the one that Sinkhorn takes; near the
     # solution the two means agree and the step is Newton's.
-    curvature = (torch.maximum(m, _logarithmic_mean(m, q)) + q / problem.beta).T  # [bags, K]
-    q_by_bag = q.T
-    hessian = outer_products(problem.layout, point.plan) / -problem.size[:, None, None]
-    hessian -= q_by_bag[:, :, None] * (q_by_bag / problem.beta)[:, None, :]
-    diagonal = hessian.diagonal(dim1=1, dim2=2)  # a view
-    diagonal += curvature
+    curvature = torch.maximum(m, _logarithmic_mean(m, q)) + q / problem.beta  # [K, bags]
+    squares = sum_within(problem.layout, point.plan.square()) / problem.size
+    weight = curvature - squares - q.square() / problem.beta  # the Hessian's diagonal
     # a class with no mass on either side (or outside the support) has a zero row; it must not move
-    weight = diagonal.clone()
     live = weight > torch.finfo(weight.dtype).tiny ** 0.5
     scale = torch.where(live, weight, torch.inf).rsqrt()
     null = torch.where(live, weight, 0).sqrt()
-    null = null / null.norm(dim=1, keepdim=True).clamp(min=torch.finfo(null.dtype).tiny)
-    scaled = hessian * scale[:, :, None] * scale[:, None, :] + null[:, :, None] * null[:, None, :]
-    scaled.diagonal(dim1=1, dim2=2).add_((~live).to(scaled.dtype) + 1e-14)
+    null = (null / null.norm(dim=0).clamp(min=torch.finfo(null.dtype).tiny)).T  # [bags, K]
+    spread_q = (q * scale).T * problem.beta**-0.5
+    scaled = null[:, :, None] * null[:, None, :]
+    scaled -= spread_q[:, :, None] * spread_q[:, None, :]
+    scaled -= outer_products(problem.layout, multiply_within(problem.layout, point.plan, scale * problem.size.rsqrt()))
+    scaled.diagonal(dim1=1, dim2=2).add_(torch.where(live, curvature * scale.square(), 1).T + 1e-14)
     factor, _ = torch.linalg.cholesky_ex(scaled)
-    descent = -gradient.T * scale
-    direction = torch.cholesky_solve(descent[:, :, None], factor)[:, :, 0] * scale
+    descent = -gradient * scale
+    direction = torch.cholesky_solve(descent.T[:, :, None], factor)[:, :, 0].T * scale
     # a factorisation that failed gives non-finite numbers: fall back on the diagonal of the Hessian
-    broken = ~direction.isfinite().all(dim=1, keepdim=True)
-    direction = torch.where(broken, descent * scale, direction).T
+    direction = torch.where(direction.isfinite().all(dim=0), direction, descent * scale)
     return _Newton(point, kl, direction, (gradient * direction).sum(dim=0), length, done, iterations)
 
 

@@ -124,9 +124,14 @@ def _decline(summary: Summary) -> Finding:
 
 def _baseline(summary: Summary) -> Finding:
     claim = "The baseline AvgKL is poor"
-    gaps = {size: gap for size, gap in _differences(summary, "kl", "avg-kl").items() if size > 1}
+    # at bag size 1 the losses are one, and where KL is at chance there is nothing to be behind of
+    gaps = {
+        size: gap
+        for size, gap in _differences(summary, "kl", "avg-kl").items()
+        if size > 1 and max(summary.accuracy[loss][size].mean for loss in ("kl", "avg-kl")) > 2 * summary.chance
+    }
     if not gaps:
-        return Finding(claim, UNMEASURED, "This needs records of AvgKL and KL at one bag size above 1.")
+        return Finding(claim, UNMEASURED, "This needs records of AvgKL and KL above bag size 1 and above chance.")
     behind = [size for size, gap in gaps.items() if gap > SMALL]
     verdict = HOLDS if len(behind) == len(gaps) else IN_PART if behind else FAILS
     widest = max(gaps, key=lambda size: abs(gaps[size]))

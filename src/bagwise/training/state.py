@@ -30,14 +30,7 @@ class TrainingState:
         if recipe.channels_last:
             network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self._optimizer = build_optimizer(network, recipe, fabric.device)
-        compiled: Any = network
-        if recipe.compile:
-            # Batches of equal bags have two shapes at most (the last may differ): worth kernels of their own, replayed
-            # as one CUDA graph, since a small network's step is bound by its many launches. Batches of unequal bags
-            # have any shape, for which one set of kernels must do.
-            compiled = (
-                torch.compile(network, dynamic=False, mode="reduce-overhead") if equal_bags else torch.compile(network)
-            )
+        compiled = _compiled(network, recipe, equal_bags) if recipe.compile else network
         self.model, self._wrapped_optimizer = fabric.setup(compiled, self._optimizer)
         self._average = None if recipe.ema is None else AveragedNetwork(network, recipe.ema)
 
@@ -82,3 +75,13 @@ class TrainingState:
         if self._average is not None:
             self.network.load_state_dict(self._average.network.state_dict())
         self.network.eval()
+
+
+def _compiled(network: nn.Module, recipe: Recipe, equal_bags: bool) -> Any:
+    if not equal_bags:
+        return torch.compile(network)  # batches of unequal bags have any shape: one set of kernels must do
+    # Batches of equal bags have two shapes at most (the last may differ), worth kernels of their own, replayed as one
+    # CUDA graph, since a small network's step is bound by its many launches. A replay overwrites the gradients of the
+    # one before it, though, so no graph where a step adds up several backward passes (pytorch issue 169545).
+    one_backward_per_step = recipe.accumulate == 1 and recipe.chunk_instances is None
+    return torch.compile(network, dynamic=False, mode="reduce-overhead" if one_backward_per_step else "default")

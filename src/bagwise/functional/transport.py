@@ -1,0 +1,156 @@
+"""The exact transport loss: the paper's linear-programming relaxation (its l^relax-LP), solved exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from bagwise.bags.layout import BagLayout
+from bagwise.bags.validation import check_choice
+from bagwise.functional.assignment import is_optimal, solve_assignment
+from bagwise.functional.assignment_problem import AssignmentProblem
+from bagwise.functional.count_costs import ExactCounts
+from bagwise.functional.exact_plan import (
+    Assignment,
+    BlockPlan,
+    BlockSolver,
+    KnownBags,
+    exact_assignment,
+    exact_loss,
+)
+from bagwise.functional.inputs import Inputs, prepare, reduce_bags
+from bagwise.functional.transport_solvers import (
+    assign_slots,
+    has_network_simplex,
+    is_priced_right,
+    linear_program,
+    network_simplex,
+    sort_two_classes,
+)
+
+# Proportions as near as this to whole numbers of instances are taken for such: float32 holds them no better.
+_WHOLE = 1e-6
+# Measured (see benchmarks/losses.py): the n x n assignment wins in small bags and where classes are many, POT's network
+# simplex in between, our own solver in very large bags with few classes (and where POT is missing).
+_SMALL_BAG = 128
+_INSTANCES_PER_CLASS = 8
+_LARGE_BAG = 4096
+_FEW_CLASSES = 16
+
+
+def transport_lp(
+    logits: Tensor,
+    bag_index: Tensor | BagLayout,
+    proportions: Tensor,
+    *,
+    marginals: str = "fractional",
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Cost of the labels that meet a bag's proportions exactly and fit the predictions best.
+
+    .. math:: \min_U \frac1n \langle C, U \rangle \quad\text{with}\quad U 1 = n z,\; U^\top 1 = 1,\; U \ge 0,
+              \qquad C = -\log F
+
+    When n z holds whole numbers, U is a hard labeling. The gradient at the logits is (F - U)/n by the envelope
+    theorem, as if U were fixed labels. Solved exactly for every bag; the solver reads its answer on the host, so on a
+    GPU this loss makes the device wait.
+
+    An instance that gives probability 0 to every class left for it makes the loss +inf; its gradient stays finite.
+
+    Args:
+        logits: `[instances, classes]`, unnormalised scores.
+        bag_index: `[instances]` integers in any order, or a `BagLayout`.
+        proportions: `[bags, classes]`, z; a row of NaN is a bag with unknown proportions and gives no loss.
+        marginals: what to do when n z is not whole: "fractional" shares instances between classes, "rounded" rounds
+            n z by largest remainder (the counts still sum to n) and keeps the labels hard.
+        reduction: "mean" over the bags with known proportions, "sum", or "none" for `[bags]`.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 0.5]])
+        >>> transport_lp(logits, torch.tensor([0, 0, 0]), torch.tensor([[1 / 3, 2 / 3]]))
+        tensor(0.6381)
+    """
+    check_choice("marginals", marginals, ("fractional", "rounded"))
+    inputs = prepare(logits, bag_index, proportions)
+    values = exact_loss(inputs, _solver(inputs, marginals), alpha=1.0)
+    return reduce_bags(values, inputs.counted, reduction)
+
+
+@torch.no_grad()
+def solve_transport(inputs: Inputs, marginals: str) -> Assignment:
+    """Return the labels that `transport_lp` finds, with the proof of their optimality."""
+    check_choice("marginals", marginals, ("fractional", "rounded"))
+    return exact_assignment(inputs, _solver(inputs, marginals), alpha=1.0)
+
+
+def largest_remainder(target: Tensor) -> Tensor:
+    """Round each row of `target [b, K]`, which sums to a whole number, to whole numbers of the same sum.
+
+    Every entry is rounded down; those that lost most are rounded up, the first ones first where they tie.
+
+    Example:
+        >>> largest_remainder(torch.tensor([[1.6, 0.7, 0.7]]))
+        tensor([[1., 1., 1.]])
+    """
+    floor = target.floor()
+    missing = (target.sum(dim=1, keepdim=True) - floor.sum(dim=1, keepdim=True)).round()
+    rank = (target - floor).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    return floor + (rank < missing)
+
+
+def _solver(inputs: Inputs, marginals: str) -> BlockSolver:
+    """Return the function that solves a block of bags."""
+    z = inputs.proportions.double()
+    target = inputs.layout.sizes[:, None] * z / torch.where(inputs.counted, z.sum(dim=1), 1)[:, None]  # [bags, K]
+    counts = largest_remainder(target)
+    whole = (target - counts).abs().amax(dim=1) <= _WHOLE * inputs.layout.sizes
+    if marginals == "rounded" or bool(whole.all()):
+        return lambda bags: [_solve_whole(bags, counts[bags.bags])]
+
+    def solve(bags: KnownBags) -> Iterator[BlockPlan]:
+        chosen = whole[bags.bags]
+        if bool(chosen.any()):
+            some = bags.select(chosen)
+            yield _solve_whole(some, counts[some.bags])
+        if not bool(chosen.all()):
+            some = bags.select(~chosen)
+            yield _solve_fractional(some, target[some.bags])
+
+    return solve
+
+
+def _solve_whole(bags: KnownBags, counts: Tensor) -> BlockPlan:
+    """Hard labels, by whichever way is fastest."""
+    n, num_classes = bags.rows.shape[1], counts.shape[1]
+    on_host = counts.device.type == "cpu"
+    rounds = torch.zeros_like(bags.bags)
+    if num_classes == 2:
+        solution = sort_two_classes(bags, counts)
+        labels, prove = solution.shares.argmax(dim=2), partial(is_priced_right, bags, counts, solution)
+    elif on_host and n <= max(_SMALL_BAG, _INSTANCES_PER_CLASS * num_classes):
+        labels = assign_slots(bags, counts)
+        prove = lambda: is_optimal(_problem(bags, counts), labels)  # noqa: E731
+    elif on_host and (n < _LARGE_BAG or num_classes > _FEW_CLASSES) and has_network_simplex():
+        solution = network_simplex(bags, counts)
+        labels, prove = solution.shares.argmax(dim=2), partial(is_priced_right, bags, counts, solution)
+    else:
+        labeling = solve_assignment(_problem(bags, counts))
+        labels, rounds, prove = labeling.labels, labeling.rounds, lambda: labeling.optimal
+    return BlockPlan.hard(bags, labels, rounds, prove)
+
+
+def _solve_fractional(bags: KnownBags, target: Tensor) -> BlockPlan:
+    if target.shape[1] == 2:
+        solution = sort_two_classes(bags, target)
+    else:
+        solution = (network_simplex if has_network_simplex() else linear_program)(bags, target)
+    classes = torch.arange(target.shape[1], device=target.device).expand_as(solution.shares)
+    prove = partial(is_priced_right, bags, target, solution)
+    return BlockPlan(bags, classes, solution.shares, torch.zeros_like(bags.bags), prove)
+
+
+def _problem(bags: KnownBags, counts: Tensor) -> AssignmentProblem:
+    return AssignmentProblem.build(bags.cost(), bags.inside, ExactCounts(counts, bags.size))

@@ -1,0 +1,66 @@
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from matplotlib.image import imread
+
+from bagwise.report.figures import (
+    draw_accuracy_by_bag_size,
+    draw_learning_curves,
+    inline_svg,
+    save_figure,
+)
+from bagwise.report.summary import summarise
+from fakes.records import BAG_SIZES, LOSSES, make_grid, make_record
+
+FULL = make_grid(seeds=2)
+WITH_GAPS = [make_record("kl", 4), make_record("kl", 64), make_record("avg-kl", 1)]
+
+
+@pytest.mark.parametrize("records", [FULL, WITH_GAPS, [make_record("rot", 1024)]], ids=["full", "gaps", "one"])
+@pytest.mark.parametrize("draw", [draw_learning_curves, draw_accuracy_by_bag_size])
+def test_figures_render_from_whatever_records_there_are(tmp_path, records, draw):
+    figure = draw(summarise(records, BAG_SIZES, LOSSES))
+    png, svg = save_figure(figure, tmp_path / "figures", "name")
+    assert (png.name, svg.name) == ("name.png", "name.svg")
+    width = imread(png).shape[1]
+    assert width >= 1200  # sharp at the width of a README
+    assert ElementTree.fromstring(svg.read_text()).tag.endswith("svg")
+
+
+def test_the_bag_size_figure_shows_the_summary():
+    summary = summarise(FULL, BAG_SIZES, LOSSES)
+    (axes,) = draw_accuracy_by_bag_size(summary).axes
+    assert axes.get_xscale() == "log"
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    for loss, label in (("avg-kl", "AvgKL"), ("kl", "KL"), ("rot", "ROT")):
+        assert list(lines[label].get_xdata()) == list(BAG_SIZES)
+        means = [100 * point.mean for point in summary.accuracy[loss].values()]
+        assert list(lines[label].get_ydata()) == pytest.approx(means)
+    assert len(axes.collections) == 3  # a band per loss
+
+
+def test_the_curves_are_side_by_side_on_one_scale():
+    figure = draw_learning_curves(summarise(FULL, BAG_SIZES, LOSSES))
+    left, right = figure.axes
+    assert ("KL loss" in left.get_title("left"), "ROT loss" in right.get_title("left")) == (True, True)
+    assert left.get_ylim() == right.get_ylim()
+    assert len(left.get_lines()) == len(BAG_SIZES) + 1  # and the line of chance
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [str(size) for size in BAG_SIZES]
+
+
+def test_the_same_records_give_the_same_files(tmp_path):
+    for name in "ab":
+        save_figure(draw_learning_curves(summarise(FULL, BAG_SIZES, LOSSES)), tmp_path / name, "figure")
+    for suffix in ("png", "svg"):
+        assert (tmp_path / "a" / f"figure.{suffix}").read_bytes() == (tmp_path / "b" / f"figure.{suffix}").read_bytes()
+
+
+def test_inline_svg_takes_the_colour_of_the_page():
+    svg = inline_svg(draw_accuracy_by_bag_size(summarise(FULL, BAG_SIZES, LOSSES)), "label")
+    assert svg.startswith('<svg role="img" aria-label="label"')
+    assert "currentColor" in svg
+    assert "#24272b" not in svg
+    assert "<?xml" not in svg
+    opening = svg[: svg.index(">")]
+    assert "viewBox" in opening
+    assert " width=" not in opening
