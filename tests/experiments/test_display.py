@@ -28,9 +28,9 @@ def test_a_terminal_shows_the_run_and_how_far_the_sweep_is():
     assert task.total == 2 * cells
     assert task.completed == cells + 12  # a candidate that came from the work folder counts with its cell
     assert task.description == "kl-2-seed0, candidate 2 of 2"
-    assert "[1/2] kl-1-seed0: 94.5 % (learning rate 0.1, 80 s)" in printed
+    assert "[1/2] kl-1-seed0: 94.6 % (learning rate 0.1, 80 s)" in printed
 
 
 def test_elsewhere_there_is_a_line_per_cell_and_no_bar():
     printed, _ = follow_two_cells(force_terminal=False)
-    assert printed == "[1/2] kl-1-seed0: 94.5 % (learning rate 0.1, 80 s)\n"
+    assert printed == "[1/2] kl-1-seed0: 94.6 % (learning rate 0.1, 80 s)\n"

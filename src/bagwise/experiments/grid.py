@@ -25,7 +25,7 @@ class Preset:
     Attributes:
         recipe: how the final run of a cell is trained; its learning rate and seed are replaced by the cell's.
         search_epochs: epochs of each candidate; its schedule is the recipe's, shortened.
-        held_out: share of the bags that the candidates are judged on, at least one bag.
+        held_out: share of the bags that the candidates are judged on; with too few bags, the training bags judge.
         shift: training images are shifted at random by up to this many pixels.
         evaluate_every: epochs between points of the accuracy curve; the last epoch is always evaluated.
         checkpoint_every: epochs between checkpoints of the final run, for runs too long to lose; None for none.

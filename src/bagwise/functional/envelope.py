@@ -32,11 +32,12 @@ class _Envelope(torch.autograd.Function):
         return values.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad_values: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         if torch.is_grad_enabled():  # as under create_graph=True
             raise RuntimeError(
                 "this loss has no second derivative: its gradient holds the plan fixed. "
                 'For rot, gradient="unrolled" can be differentiated twice.'
             )
+        (grad_values,) = grad_outputs
         bag_index, grad_logits = ctx.saved_tensors
         return grad_values.index_select(0, bag_index)[:, None] * grad_logits, None, None, None

@@ -165,7 +165,7 @@ def _unrolled(inputs: Inputs, alpha: float, epsilon: float, iterations: int) -> 
 
     tau = 1 / (1 + alpha * epsilon / (1 - alpha))
     log_z = torch.where(support & (z > 0), torch.where(z > 0, z, 1).log(), 0)
-    minus_log_b = torch.zeros_like(scores[:, :1])
+    x, minus_log_b = torch.zeros_like(log_z), torch.zeros_like(scores[:, :1])
     for _ in range(iterations):
         log_kb = segment_logsumexp(scores - minus_log_b, layout)
         x = torch.where(support, tau * (sizes.log() + log_z - log_kb), 0)

@@ -42,5 +42,4 @@ def expand(values: Tensor, layout: BagLayout) -> Tensor:
 
 
 def _dense(values: Tensor, layout: BagLayout) -> Tensor:
-    size = layout.common_size
-    return layout.in_bag_order(values).view(layout.num_bags, size, values.shape[1])
+    return layout.in_bag_order(values).view(layout.num_bags, -1, values.shape[1])

@@ -18,7 +18,13 @@ _MAX_STEPS = 1_000
 
 
 def rot_values_and_gradient(
-    logits: Tensor, order: Tensor | None, offsets: Tensor, proportions: Tensor, alpha: float, epsilon: float, longest: int
+    logits: Tensor,
+    order: Tensor | None,
+    offsets: Tensor,
+    proportions: Tensor,
+    alpha: float,
+    epsilon: float,
+    longest: int,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of each bag `[bags]` and its derivative at the logits `[instances, classes]`, in float32.
 
@@ -127,9 +133,7 @@ def _rot_kernel(
     known = tl.sum(z, axis=0) > 0
 
     # the classes that can get mass: z_k > 0, and possible for some instance
-    log_f, row, real = _load_log_f(
-        logits, order, start, size, 0, num_classes, stride, HAS_ORDER, BLOCK_N, BLOCK_K
-    )
+    log_f, row, real = _load_log_f(logits, order, start, size, 0, num_classes, stride, HAS_ORDER, BLOCK_N, BLOCK_K)
     highest = tl.max(tl.where(real, log_f, -float("inf")), axis=0)
     if not RESIDENT:
         for first in range(BLOCK_N, size, BLOCK_N):
@@ -211,17 +215,13 @@ def _rot_kernel(
 
 
 @triton.jit
-def _log_class_mass(
-    logits, order, start, size, num_classes, stride, epsilon, support, x, HAS_ORDER, BLOCK_N, BLOCK_K
-):
+def _log_class_mass(logits, order, start, size, num_classes, stride, epsilon, support, x, HAS_ORDER, BLOCK_N, BLOCK_K):
     """LSE_j(S_kj - L_j) `[BLOCK_K]`, summed online over chunks."""
     j = tl.arange(0, BLOCK_N)
     top = tl.full([BLOCK_K], -1e38, dtype=tl.float32)
     total = tl.zeros([BLOCK_K], dtype=tl.float32)
     for first in range(0, size, BLOCK_N):
-        log_f, _, _ = _load_log_f(
-            logits, order, start, size, first, num_classes, stride, HAS_ORDER, BLOCK_N, BLOCK_K
-        )
+        log_f, _, _ = _load_log_f(logits, order, start, size, first, num_classes, stride, HAS_ORDER, BLOCK_N, BLOCK_K)
         scores, _ = _restrict(log_f, support, epsilon)
         _, log_partition = _plan(scores, x)
         inside = (first + j < size)[:, None] & support[None, :]

@@ -73,9 +73,9 @@ def draw_learning_curves(summary: Summary, losses: tuple[str, ...] = ("kl", "rot
             panel.set_xlabel("epoch")
             _mark_chance(panel, summary.chance, label=panel is panels[-1])
         panels[0].set(ylabel="test accuracy (%)", xlim=(0, None), **_PERCENT_AXIS)
-        lines = [Line2D([], [], color=colours[size], linewidth=2.6) for size in summary.bag_sizes]
-        labels = [str(size) for size in summary.bag_sizes]
-        figure.legend(lines, labels, loc="outside right center", title="bag size", handlelength=1.2)
+        drawn = [size for size in summary.bag_sizes if any(size in summary.curves.get(loss, {}) for loss in losses)]
+        lines = [Line2D([], [], color=colours[size], linewidth=2.6) for size in drawn]
+        figure.legend(lines, map(str, drawn), loc="outside right center", title="bag size", handlelength=1.2)
     return figure
 
 
