@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bagwise import functional, losses
+    from bagwise import functional, losses, model_selection
     from bagwise.bags import BagLayout, Bags
+    from bagwise.estimator import ProportionClassifier
     from bagwise.training import Recipe, train
 
-__all__ = ["BagLayout", "Bags", "Recipe", "functional", "losses", "train"]
+__all__ = ["BagLayout", "Bags", "ProportionClassifier", "Recipe", "functional", "losses", "model_selection", "train"]
 
 # Where each public name lives. Loaded on first use, so that the command line answers before torch is imported.
 _HOMES = {
     "BagLayout": "bagwise.bags",
     "Bags": "bagwise.bags",
+    "ProportionClassifier": "bagwise.estimator",
     "Recipe": "bagwise.training",
     "train": "bagwise.training",
 }

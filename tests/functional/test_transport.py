@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from bagwise.bags.layout import BagLayout
-from bagwise.functional import transport
+from bagwise.functional import transport, transport_solvers
 from bagwise.functional.inputs import prepare
 from bagwise.functional.transport import largest_remainder, solve_transport, transport_lp
 from reference import brute_force, literal
@@ -104,6 +104,20 @@ def test_our_own_solver_agrees_where_others_are_chosen(monkeypatch):
     monkeypatch.setattr(transport, "_INSTANCES_PER_CLASS", 0)
     own = transport_lp(logits, bag_index, z, reduction="none")
     torch.testing.assert_close(own, usual, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_network_simplex_that_gives_up_is_replaced(whole, monkeypatch):
+    logits, bag_index, z = bags_of_size(150, 4, bags=2, whole=whole)
+    usual = transport_lp(logits, bag_index, z, reduction="none")
+    monkeypatch.setattr(transport_solvers, "_PIVOTS_PER_NODE", 1)
+    calls = []
+    highs = transport_solvers._highs
+    monkeypatch.setattr(transport_solvers, "_highs", lambda *bag: calls.append(bag) or highs(*bag))
+    plan = solve(logits, bag_index, z)
+    assert len(calls) == 2
+    assert plan.optimal.all()
+    torch.testing.assert_close(plan.values, usual, rtol=0, atol=1e-9)
 
 
 def test_bags_with_whole_and_with_fractional_counts_in_one_block():

@@ -47,9 +47,7 @@ def both(logits, layout, proportions, alpha, epsilon):
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize(("alpha", "epsilon"), [(0.1, 1.0), (0.5, 1.0), (0.9, 1.0), (0.5, 0.1)])
 def test_values_and_plans(shape, shuffled, alpha, epsilon):
-    values, labels, expected_values, expected_labels = both(
-        *problem(*SHAPES[shape], shuffled=shuffled), alpha, epsilon
-    )
+    values, labels, expected_values, expected_labels = both(*problem(*SHAPES[shape], shuffled=shuffled), alpha, epsilon)
     torch.testing.assert_close(labels, expected_labels, rtol=0, atol=1e-5)
     torch.testing.assert_close(values, expected_values, rtol=1e-5, atol=1e-5)
 

@@ -69,19 +69,20 @@ def transport(logits, counts):
 def combinatorial_by_slots(logits, z, alpha, name):
     """The same as an assignment of instances to slots: slot c of class k costs (1-alpha) times d's increment at c."""
     cost = alpha / len(logits) * -log_softmax(logits, axis=1)
-    n, num_classes = cost.shape
-    slots = np.empty((n, num_classes * n))
-    constant = 0.0
-    for k in range(num_classes):
-        alone = [_one_class(c / n, z[k], name) for c in range(n + 1)]
+    n = len(cost)
+    slots, constant = [], 0.0
+    for k in range(len(z)):
+        if name == "kl" and z[k] == 0:
+            continue  # no instance may get this class
+        alone = [one_class(c / n, z[k], name) for c in range(n + 1)]
         constant += alone[0]
-        for c in range(n):
-            slots[:, k * n + c] = cost[:, k] + (1 - alpha) * (alone[c + 1] - alone[c])
+        slots.extend(cost[:, k] + (1 - alpha) * (alone[c + 1] - alone[c]) for c in range(n))
+    slots = np.stack(slots, axis=1)  # [n, slots]
     rows, columns = linear_sum_assignment(slots)
     return slots[rows, columns].sum() + (1 - alpha) * constant
 
 
-def _one_class(a, z_k, name):
+def one_class(a, z_k, name):
     if name == "l1":
         return abs(a - z_k)
     if name == "l2":

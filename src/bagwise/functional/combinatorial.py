@@ -58,7 +58,7 @@ def combinatorial(
     Example:
         >>> logits = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.5, 0.0]])
         >>> combinatorial(logits, torch.tensor([0, 0, 0]), torch.tensor([[1 / 3, 2 / 3, 0.0]]))
-        tensor(0.3461)
+        tensor(0.3690)
     """
     check_alpha(alpha)
     check_choice("divergence", divergence, _COUNT_COSTS)

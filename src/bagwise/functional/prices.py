@@ -49,7 +49,7 @@ def priced_labels(problem: AssignmentProblem) -> PricedLabels:
     spread = torch.where(spread > 0, spread, 1.0)  # [b, 1] the typical range of an instance's costs
     # equal instances would want the same class all together, at any price
     cost = torch.addcmul(cost, spread[:, :, None], _noise(cost), value=_TIE_BREAK)
-    market = _Market.open(-cost, problem.inside, problem.count_cost, spread.double() / 16)
+    market = _Market.open(-cost, problem.inside, problem.count_cost, spread.double() / 8)
     prices = _settle(market)
     return PricedLabels((cost + prices[:, :, None].float()).min(dim=1).indices, prices)
 
@@ -84,8 +84,11 @@ class _Market:
     def step(self) -> _Market:
         """Take two Newton steps at the present epsilon; lower epsilon where supply and demand nearly meet."""
         epsilon, count_cost = self.epsilon, self.count_cost
-        prices, _, _ = self._newton(self.prices)
-        prices, undecided, imbalance = self._newton(prices)
+        scores = self.minus_cost * (1 / epsilon).float()[:, :, None]
+        prices, _, _ = self._newton(scores, self.prices)
+        prices, excess, overlap = self._newton(scores, prices)
+        imbalance = excess.abs().sum(dim=1, keepdim=True)
+        undecided = count_cost.size - overlap.diagonal(dim1=1, dim2=2).sum(dim=1, keepdim=True)  # sum of U (1 - U)
         done = undecided + imbalance <= prices.shape[1]
         cool = imbalance <= 0.3 * undecided + 0.5
         # prices are nearly linear in epsilon: go on along the line through the last two
@@ -98,11 +101,9 @@ class _Market:
             done=done[:, 0],
         )
 
-    def _newton(self, prices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return better prices, and how many instances are undecided and out of balance at the old ones, `[b, 1]`."""
-        coldness = 1 / self.epsilon
-        offset = (-coldness * prices).float()[:, :, None]
-        plan = torch.softmax(torch.addcmul(offset, self.minus_cost, coldness.float()[:, :, None]), dim=1)
+    def _newton(self, scores: Tensor, prices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return better prices; and of the old ones by how much each class is asked for too often, and U U^T."""
+        plan = torch.softmax(scores - (prices / self.epsilon).float()[:, :, None], dim=1)
         if self.inside is not None:
             plan = plan * self.inside[:, None, :]
         asked = plan.sum(dim=2).double()
@@ -115,9 +116,7 @@ class _Market:
         step = self.epsilon * torch.linalg.solve_ex(jacobian, excess)[0]
         longest = _LONGEST_STEP * self.epsilon.clamp(max=self.count_cost.weight)
         step = step * (longest / step.abs().amax(dim=1, keepdim=True)).clamp(max=1)
-        undecided = (asked - overlap.diagonal(dim1=1, dim2=2)).sum(dim=1, keepdim=True)  # sum of U (1 - U)
-        imbalance = excess.abs().sum(dim=1, keepdim=True)
-        return self.count_cost.clamp_prices(prices + step), undecided, imbalance
+        return self.count_cost.clamp_prices(prices + step), excess, overlap
 
     def select(self, bags: Tensor) -> _Market:
         return _Market(
@@ -140,7 +139,7 @@ def _settle(market: _Market) -> Tensor:
             break
         if len(left) <= 0.75 * len(bags):
             bags, market = bags[left], market.select(left)
-    return prices
+    return prices.nan_to_num(0)  # a Newton step that went astray must not reach the proof
 
 
 def _noise(cost: Tensor) -> Tensor:

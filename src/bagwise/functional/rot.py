@@ -72,8 +72,8 @@ def rot(
         values = envelope_loss(inputs.logits, inputs.layout, *_solve_fused(inputs, alpha, epsilon))
     else:
         plan = solve_rot(inputs, alpha, epsilon)
-        sizes = expand(inputs.layout.sizes[:, None], inputs.layout)
-        grad_logits = alpha * (plan.predictions - plan.labels) / sizes
+        per_instance = expand((alpha / inputs.layout.sizes.to(plan.values.dtype))[:, None], inputs.layout)
+        grad_logits = (plan.predictions - plan.labels) * per_instance
         values = envelope_loss(inputs.logits, inputs.layout, plan.values, grad_logits)
     return reduce_bags(values, inputs.counted, reduction)
 

@@ -98,25 +98,27 @@ def build_problem(
 ) -> RotProblem:
     """Pose the problem from `log_f [K, instances]` in bag order and `z [K, bags]` (a column may be all zero)."""
     z = torch.where(z.sum(dim=0) > 0, z, 1 / len(z))  # unknown: any valid column will do
-    scores = log_f / epsilon
-    # A class that no instance can take leaves the dual at x_k = +inf; leaving it out is its exact limit.
-    possible = sum_within(layout, (scores > -torch.inf).to(scores.dtype)) > 0
-    support = (z > 0) & possible
-    support = support | ~support.any(dim=0)  # no class is possible: the loss is +inf in any case
-    allowed = spread(layout, support)
-    scores = torch.where(allowed, scores, -torch.inf)
-    # An instance that rules out every class of its bag costs +inf whatever the plan: treat it as undecided.
-    hopeless = scores.amax(dim=0) == -torch.inf
-    scores = torch.where(hopeless & allowed, 0, scores)
-    hopeless_share = sum_within(layout, hopeless.to(scores.dtype)[None])[0]
-    largest = torch.where(scores > -torch.inf, scores, 0).abs().amax(dim=0, keepdim=True)
+    scores, support = log_f / epsilon, z > 0
+    infeasible = torch.zeros(layout.num_bags, dtype=torch.bool, device=scores.device)
+    lowest = scores.amin(dim=0, keepdim=True)
+    # a finite minimum saves all that follows; on a GPU nobody can look without waiting
+    if scores.device.type != "cpu" or bool((lowest == -torch.inf).any()):
+        # A class that no instance can take leaves the dual at x_k = +inf; leaving it out is its exact limit.
+        support = support & (sum_within(layout, (scores > -torch.inf).to(scores.dtype)) > 0)
+        support = support | ~support.any(dim=0)  # no class is possible: the loss is +inf in any case
+        # An instance that rules out every class of its bag costs +inf whatever the plan: treat it as undecided.
+        allowed = spread(layout, support)
+        hopeless = ~(allowed & (scores > -torch.inf)).any(dim=0)
+        scores = torch.where(hopeless & allowed, 0, scores)
+        infeasible = sum_within(layout, hopeless.to(scores.dtype)[None])[0] > 0
+        lowest = torch.where(scores > -torch.inf, scores, 0).amin(dim=0, keepdim=True)
     return RotProblem(
         layout=layout,
-        scores=scores,
+        scores=torch.where(spread(layout, support), scores, -torch.inf),
         log_z=torch.where(support, torch.where(z > 0, z, 1).log(), -torch.inf),
         support=support,
-        infeasible=hopeless_share > 0,
-        rounding=4 * torch.finfo(scores.dtype).eps * (1 + max_within(layout, largest)[0]),
+        infeasible=infeasible,
+        rounding=4 * torch.finfo(scores.dtype).eps * (1 + max_within(layout, -lowest)[0]),  # scores are <= 0
         beta=(1 - alpha) / (alpha * epsilon),
         tolerance=tolerance,
     )
@@ -161,7 +163,7 @@ def relative_entropy(point: DualPoint) -> Tensor:
     q = point.log_q.exp()
     ratio = torch.where(q > 0, (point.mean_plan - q) / q, 0)
     # q ((1+r) log(1+r) - r) summed: each term is >= 0; for small r the closed form cancels, so use its series
-    series = ratio.square() * (0.5 - ratio / 6 + ratio.square() / 12)
+    series = ratio * ratio * (0.5 - ratio * (1 / 6 - ratio / 12))
     closed = torch.xlogy(1 + ratio, 1 + ratio) - ratio
     return (q * torch.where(ratio.abs() < 1e-3, series, closed)).sum(dim=0)
 

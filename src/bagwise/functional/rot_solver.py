@@ -171,8 +171,8 @@ def _aim(problem: RotProblem, point: DualPoint, length: Tensor, iterations: Tens
     # The logarithmic mean of m and q turns its step into log(q/m), the one that Sinkhorn takes; near the
     # solution the two means agree and the step is Newton's.
     curvature = torch.maximum(m, _logarithmic_mean(m, q)) + q / problem.beta  # [K, bags]
-    squares = sum_within(problem.layout, point.plan.square()) / problem.size
-    weight = curvature - squares - q.square() / problem.beta  # the Hessian's diagonal
+    squares = sum_within(problem.layout, point.plan * point.plan) / problem.size
+    weight = curvature - squares - q * q / problem.beta  # the Hessian's diagonal
     # a class with no mass on either side (or outside the support) has a zero row; it must not move
     live = weight > torch.finfo(weight.dtype).tiny ** 0.5
     scale = torch.where(live, weight, torch.inf).rsqrt()
@@ -182,7 +182,7 @@ def _aim(problem: RotProblem, point: DualPoint, length: Tensor, iterations: Tens
     scaled = null[:, :, None] * null[:, None, :]
     scaled -= spread_q[:, :, None] * spread_q[:, None, :]
     scaled -= outer_products(problem.layout, multiply_within(problem.layout, point.plan, scale * problem.size.rsqrt()))
-    scaled.diagonal(dim1=1, dim2=2).add_(torch.where(live, curvature * scale.square(), 1).T + 1e-14)
+    scaled.diagonal(dim1=1, dim2=2).add_(torch.where(live, curvature * scale * scale, 1).T + 1e-14)
     factor, _ = torch.linalg.cholesky_ex(scaled)
     descent = -gradient * scale
     direction = torch.cholesky_solve(descent.T[:, :, None], factor)[:, :, 0].T * scale

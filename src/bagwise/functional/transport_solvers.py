@@ -5,6 +5,7 @@ Which one is fastest depends on the size; `transport` chooses. All but `assign_s
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ from torch import Tensor
 from bagwise.functional.exact_plan import KnownBags
 
 _FEW_CLASSES = 24
+_PIVOTS_PER_NODE = 100  # 1 to 8 are usual
 
 # from the costs [n, K] and marginals [K] of one bag to its plan [n, K] and prices [K]
 _Solver = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -67,36 +69,43 @@ def sort_two_classes(bags: KnownBags, target: Tensor) -> PricedPlan:
 
 def network_simplex(bags: KnownBags, target: Tensor) -> PricedPlan:
     """POT's network simplex, one bag at a time."""
-    import ot
-
-    def solve(cost: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        one_each = np.ones(len(cost))
-        plan, log = ot.emd(
-            one_each, mu, cost, numItermax=10_000_000, log=True, center_dual=False, check_marginals=False
-        )
-        return plan, -log["v"]
-
-    return _one_by_one(bags, target, solve)
+    return _one_by_one(bags, target, _pot)
 
 
 def linear_program(bags: KnownBags, target: Tensor) -> PricedPlan:
     """HiGHS' dual simplex, one bag at a time: slow, but it comes with scipy."""
+    return _one_by_one(bags, target, _highs)
+
+
+def _pot(cost: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    import ot
+
+    n, num_classes = cost.shape
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it warns of is looked at below
+        plan, log = ot.emd(
+            np.ones(n),
+            mu,
+            cost,
+            numItermax=_PIVOTS_PER_NODE * (n + num_classes),
+            log=True,
+            center_dual=False,
+            check_marginals=False,
+        )
+    # among many equal costs it can turn in circles, on and off for minutes
+    return (plan, -log["v"]) if log["warning"] is None else _highs(cost, mu)
+
+
+def _highs(cost: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     from scipy.optimize import linprog
     from scipy.sparse import eye_array, kron, vstack
 
-    def solve(cost: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        n, num_classes = cost.shape
-        of_class = kron(np.ones((1, n)), eye_array(num_classes))
-        of_instance = kron(eye_array(n), np.ones((1, num_classes)))
-        result = linprog(
-            cost.ravel(),
-            A_eq=vstack([of_class, of_instance]),
-            b_eq=np.concatenate([mu, np.ones(n)]),
-            method="highs-ds",
-        )
-        return result.x.reshape(n, num_classes), -result.eqlin.marginals[:num_classes]
-
-    return _one_by_one(bags, target, solve)
+    n, num_classes = cost.shape
+    of_class = kron(np.ones((1, n)), eye_array(num_classes))
+    of_instance = kron(eye_array(n), np.ones((1, num_classes)))
+    marginals = np.concatenate([mu, np.ones(n)])
+    result = linprog(cost.ravel(), A_eq=vstack([of_class, of_instance]), b_eq=marginals, method="highs-ds")
+    return result.x.reshape(n, num_classes), -result.eqlin.marginals[:num_classes]
 
 
 @cache

@@ -15,7 +15,8 @@ def load_digits() -> Dataset:
     """Return the digits with their 16 grey levels stretched to 0..255 and a fixed split into 1442 + 355."""
     from sklearn.datasets import load_digits as sklearn_digits
 
-    pixels, labels = sklearn_digits(return_X_y=True)  # [n, 64], [n]
+    bunch = sklearn_digits(return_X_y=True)
+    pixels, labels = (np.asarray(array) for array in bunch)  # [n, 64], [n]
     images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     labels = labels.astype(np.int64)
     is_test = np.zeros(len(labels), dtype=bool)

@@ -1,0 +1,245 @@
+"""Proportions as people bring them (data frame, dict or array) into rows by bag."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bagwise.bags.validation import check_choice
+from bagwise.tables.reading import Table, read_table
+
+
+@dataclass(frozen=True, eq=False)
+class ProportionTable:
+    """The known proportions or counts of bags.
+
+    It has neither length nor shape on purpose: scikit-learn cuts whatever is as long as X into the folds of a
+    cross-validation, and there may be as many bags as rows. Handed to `fit`, it may also hold bags that the rows at
+    hand do not touch, as in a fold; a plain frame, dict or array may not.
+
+    Attributes:
+        bags: the id of each row; None when the rows follow the sorted ids.
+        classes: the label of each column, sorted.
+        values: `[bags, classes]` float64; a row of NaN is a bag whose proportions are unknown.
+    """
+
+    bags: tuple[Hashable, ...] | None
+    classes: tuple[Any, ...]
+    values: np.ndarray
+
+    def rows_of(self, bags: Sequence[Hashable], *, allow_others: bool) -> np.ndarray:
+        """Return the rows of these bags, `[bags, classes]`; raise where a bag is on one side only."""
+        if self.bags is None:
+            if len(self.values) != len(bags):
+                raise ValueError(
+                    "an array of proportions must have one row per bag, in the order of the sorted bag ids, but it has "
+                    f"{len(self.values)} rows and there are {len(bags)} bags. Pass a dict {{bag id: row}} to be sure."
+                )
+            return self.values
+        place_of = {bag: place for place, bag in enumerate(self.bags)}
+        if missing := [bag for bag in bags if bag not in place_of]:
+            raise ValueError(
+                f"proportions must cover every bag, but bag {missing[0]!r} is missing"
+                f"{_and_more(missing)}. {_likely_cause(missing[0], self.bags)}"
+            )
+        if not allow_others and len(self.bags) > len(bags):
+            known = set(bags)
+            extra = [bag for bag in self.bags if bag not in known]
+            raise ValueError(
+                f"proportions must name only bags that have instances, but bag {extra[0]!r} has none"
+                f"{_and_more(extra)}. Drop it, or wrap the table in read_proportions(...) to allow it."
+            )
+        return self.values[[place_of[bag] for bag in bags]]
+
+
+def read_proportions(
+    proportions: Any, *, bag_column: str | None = None, likely_column: object = None
+) -> ProportionTable:
+    """Read the proportions (or counts) of bags.
+
+    Args:
+        proportions: a data frame with a row per bag, a column of bag ids (or, in pandas, an index) and a column per
+            class; a dict `{bag: [value per class]}` or `{bag: {class: value}}`; or an array `[bags, classes]` in the
+            order of the sorted bag ids. Missing values in all classes make a bag unknown.
+        bag_column: the column (or pandas index) of bag ids. By default an index with a name, a column "bag", or the
+            one column that does not hold numbers.
+        likely_column: a name that the column of bag ids probably has; passed over where there is no such column.
+
+    Example:
+        >>> table = read_proportions({"ward-1": {"no": 30, "yes": 10}, "ward-2": {"no": 5, "yes": 20}})
+        >>> table.classes, table.values.tolist()
+        (('no', 'yes'), [[30.0, 10.0], [5.0, 20.0]])
+    """
+    if isinstance(proportions, ProportionTable):
+        return proportions
+    if isinstance(proportions, Mapping):
+        bags, classes, values = _from_mapping(proportions)
+    elif (table := read_table(proportions)) is not None:
+        bags, classes, values = _from_frame(proportions, table, bag_column or _if_there(likely_column, table))
+    else:
+        bags, classes, values = _from_array(proportions)
+    return _sorted_by_class(bags, classes, values)
+
+
+def shares_of(table: ProportionTable, rows: np.ndarray, bags: Sequence[Hashable], counts: bool) -> np.ndarray:
+    """Return `rows` of a table as shares that sum to 1; refuse counts that nobody declared as such."""
+    known = np.logical_not(np.isnan(rows).all(axis=1))
+    if not known.any():
+        raise ValueError("the proportions of at least one bag must be known, but all are missing.")
+    if counts:
+        return _divided(rows, bags, known)
+    sums = rows.sum(axis=1)
+    whole = np.nan_to_num(rows) == np.round(np.nan_to_num(rows))
+    if whole[known].all() and (np.abs(sums[known] - 1) > 1e-4).any():
+        bag = int(np.flatnonzero(known & (np.abs(sums - 1) > 1e-4))[0])
+        row = ", ".join(f"{label}: {value:g}" for label, value in zip(table.classes[:6], rows[bag], strict=False))
+        raise ValueError(
+            f"proportions must sum to 1 in every bag, but bag {bags[bag]!r} sums to {sums[bag]:g} ({row}). "
+            "If these are counts, pass counts=True."
+        )
+    return rows
+
+
+def _divided(rows: np.ndarray, bags: Sequence[Hashable], known: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        bad = known & ~((rows >= 0).all(axis=1) & (rows.sum(axis=1) > 0) & np.isfinite(rows).all(axis=1))
+    if bad.any():
+        bag = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"counts must be finite, not negative, and not all zero, but bag {bags[bag]!r} has {rows[bag].tolist()}. "
+            "For a bag with unknown proportions, leave the whole row empty (missing)."
+        )
+    return rows / rows.sum(axis=1, keepdims=True)
+
+
+def _from_mapping(proportions: Mapping[Hashable, Any]) -> tuple[list[Hashable], list[Any], np.ndarray]:
+    if not proportions:
+        raise ValueError("proportions must name at least one bag, but the dict is empty.")
+    bags = list(proportions)
+    first = proportions[bags[0]]
+    if isinstance(first, Mapping):
+        classes = list(first)
+        for bag, row in proportions.items():
+            if not isinstance(row, Mapping) or set(row) != set(classes):
+                given = list(row) if isinstance(row, Mapping) else row
+                raise ValueError(
+                    f"every bag must name the same classes, but bag {bags[0]!r} has {classes} and bag {bag!r} has "
+                    f"{given}. Write 0 for a class that does not occur."
+                )
+        rows = [[row[label] for label in classes] for row in proportions.values()]
+    else:
+        rows = list(proportions.values())
+        if any(np.ndim(row) != 1 or len(row) != np.size(first) for row in rows):
+            raise ValueError(
+                "every bag must have one value per class: {bag: [value, value, ...]} or {bag: {class: value}}."
+            )
+        classes = list(range(len(first)))
+    try:
+        values = np.array(rows, dtype=np.float64)  # None becomes NaN
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"proportions must be numbers ({error}).") from None
+    return bags, classes, values
+
+
+def _from_array(proportions: Any) -> tuple[None, list[Any], np.ndarray]:
+    values = np.asarray(proportions, dtype=np.float64)
+    if values.ndim != 2:
+        raise ValueError(
+            f"an array of proportions must have shape [bags, classes], but has {list(values.shape)}. "
+            "A data frame or a dict {bag: {class: value}} is accepted too."
+        )
+    return None, list(range(values.shape[1])), values
+
+
+def _from_frame(native: Any, table: Table, bag_column: str | None) -> tuple[list[Hashable], list[Any], np.ndarray]:
+    index = getattr(native, "index", None)  # pandas alone has one
+    index_name = getattr(index, "name", None)
+    if index_name is not None and bag_column in (None, index_name):
+        bag_column = None
+    elif bag_column is None:
+        bag_column = _find_bag_column(table, index)
+    else:
+        check_choice("the column of bag ids", bag_column, table.names)
+    bags = table.values(bag_column) if bag_column is not None else list(index)  # pyright: ignore[reportArgumentType]
+    columns = [name for name in table.names if name != bag_column]
+    if any(bag is None or bag != bag for bag in bags):
+        raise ValueError("every row of proportions must have a bag id, but some are missing. Fill them in.")
+    if len(set(bags)) != len(bags):
+        seen: set[Hashable] = set()
+        twice = next(bag for bag in bags if bag in seen or seen.add(bag))
+        raise ValueError(f"every bag must have one row of proportions, but bag {twice!r} has several. Add them up.")
+    for name in columns:
+        if table.kind(name) not in ("number", "boolean", "empty"):
+            raise TypeError(
+                f"proportions must be numbers, but column {name!r} holds {table.kind(name)} values. "
+                "Drop it if it is not a class, or convert it."
+            )
+    labels = {str(name): name for name in getattr(native, "columns", columns)} if index is not None else {}
+    return bags, [labels.get(name, name) for name in columns], table.numbers(columns)
+
+
+def _if_there(name: object, table: Table) -> str | None:
+    return name if isinstance(name, str) and name in table.names else None
+
+
+def _find_bag_column(table: Table, index: Any) -> str | None:
+    """Return the column of bag ids, or None for the index of a pandas frame."""
+    if "bag" in table.names:
+        return "bag"
+    if others := [name for name in table.names if table.kind(name) not in ("number", "boolean", "empty")]:
+        if len(others) == 1:
+            return others[0]
+        raise ValueError(f"which of the columns {others} holds the bag ids? Name it 'bag', and drop the others.")
+    if index is not None and type(index).__name__ != "RangeIndex":
+        return None
+    raise ValueError(
+        f"proportions must have a column of bag ids, but none of {list(table.names)} is called 'bag' or holds text. "
+        "Rename the column of bag ids to 'bag', or pass read_proportions(table, bag_column=...)."
+    )
+
+
+def _sorted_by_class(bags: list[Hashable] | None, classes: list[Any], values: np.ndarray) -> ProportionTable:
+    if len(classes) < 2:
+        raise ValueError(
+            f"proportions must have a column for each of at least 2 classes, but there is only {classes}. "
+            "For two classes give both, e.g. 'yes' and 'no'."
+        )
+    try:
+        order = sorted(range(len(classes)), key=lambda place: classes[place])
+    except TypeError:
+        raise TypeError(f"the labels of classes must be of one type, but got {classes}.") from None
+    return ProportionTable(
+        None if bags is None else tuple(bags), tuple(classes[place] for place in order), values[:, order]
+    )
+
+
+def _and_more(bags: list[Hashable]) -> str:
+    return f" (and {len(bags) - 1} more)" if len(bags) > 1 else ""
+
+
+def _likely_cause(bag: Hashable, known: Sequence[Hashable]) -> str:
+    """Return the fix for the usual reasons why an id has no partner in the other table."""
+    other = known[0]
+    if isinstance(bag, str) != isinstance(other, str):
+        return (
+            f"Ids are {_type_name(bag)} with the instances ({bag!r}) but {_type_name(other)} in proportions "
+            f"({other!r}): convert one of them so that both are of one type."
+        )
+    if isinstance(bag, str):
+        texts = [name for name in known if isinstance(name, str)]
+        for name in texts:
+            if name.lstrip("0") == bag.lstrip("0"):
+                return f"Proportions have {name!r}, which differs by leading zeros: read both ids as text, unchanged."
+            if name.strip().casefold() == bag.strip().casefold():
+                return f"Proportions have {name!r}, which differs by spaces or capital letters: make them equal."
+        if nearest := difflib.get_close_matches(bag, texts[:10000], n=1):
+            return f"Did you mean {nearest[0]!r}? Otherwise add its row, with missing values if it is unknown."
+    return "Add its row, with missing values if it is unknown."
+
+
+def _type_name(bag: Hashable) -> str:
+    return "text" if isinstance(bag, str) else "integers" if isinstance(bag, int) else f"{type(bag).__name__}s"

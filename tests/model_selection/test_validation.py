@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+from sklearn.model_selection import GroupKFold
+
+from bagwise.estimator import ProportionClassifier
+from bagwise.model_selection import BootstrapBags, HalfBags, WholeBags, cross_validate, kl_score
+from bagwise.tables import read_proportions
+
+
+def test_scores_are_those_of_a_plain_loop(estimator, problem):
+    splitter = WholeBags(folds=3, seed=1)
+    result = cross_validate(estimator, problem.X, problem.bags, problem.proportions, splitter=splitter)
+    expected = []
+    for train, test in splitter.split(problem.X, groups=problem.bags):
+        names = sorted(set(problem.bags[train]))
+        table = {name: problem.proportions[int(name[-2:])] for name in names}
+        estimator.fit(problem.X[train], bags=problem.bags[train], proportions=read_proportions(table))
+        divergences = []
+        for name in sorted(set(problem.bags[test])):
+            z = problem.proportions[int(name[-2:])]
+            p = estimator.predict_proba(problem.X[test][problem.bags[test] == name]).mean(axis=0)
+            divergences.append(sum(z[k] * np.log(z[k] / p[k]) for k in range(3) if z[k] > 0))
+        expected.append(np.mean(divergences))
+    np.testing.assert_allclose(result.scores["kl"], expected)
+    assert result.mean("kl") == pytest.approx(np.mean(expected))
+    assert result.standard_error("kl") == pytest.approx(np.std(expected, ddof=1) / np.sqrt(3))
+    assert set(result.scores) == {"kl", "l1", "chi-square"}
+    assert len(result.fit_seconds) == 3
+
+
+def test_accuracy_is_estimated_without_labels_and_near_the_truth(estimator, problem):
+    result = cross_validate(estimator, problem.X, problem.bags, problem.proportions)
+    truth = (result.probabilities.argmax(axis=1) == problem.labels).mean()
+    estimate = result.accuracy()
+    assert truth > 0.8
+    assert estimate.accuracy == pytest.approx(truth, abs=0.05)
+    assert result.accuracy("temperature").method == "temperature"
+    np.testing.assert_array_equal(result.bag_index, problem.index)
+
+
+@pytest.mark.parametrize("form", ["counts", "dict", "table"])
+def test_proportions_come_in_any_form(estimator, problem, form):
+    names = [f"bag-{number:02d}" for number in range(60)]
+    forms = {
+        "counts": problem.counts,
+        "dict": {name: dict(enumerate(row)) for name, row in reversed(list(zip(names, problem.counts, strict=True)))},
+        "table": read_proportions(dict(zip(names, problem.counts, strict=True))),
+    }
+    options = {"splitter": WholeBags(folds=2), "scores": ["kl"]}
+    expected = cross_validate(estimator, problem.X, problem.bags, problem.proportions, **options)
+    given = cross_validate(estimator, problem.X, problem.bags.tolist(), forms[form], **options)
+    np.testing.assert_allclose(given.scores["kl"], expected.scores["kl"])
+
+
+def test_a_bag_drawn_twice_counts_as_two_bags_of_its_own_size(estimator, problem):
+    seen = []
+
+    class Spy(type(estimator)):
+        def fit(self, X, y=None, *, bags=None, proportions=None):
+            super().fit(X, bags=bags, proportions=proportions)
+            seen.append((np.unique(bags, return_counts=True)[1], self.shares_.numpy(), len(X)))
+            return self
+
+    result = cross_validate(
+        Spy(epochs=1), problem.X, problem.bags, problem.proportions, splitter=BootstrapBags(repeats=2), scores=["l1"]
+    )
+    for (sizes, shares, num_rows), (train, _) in zip(
+        seen, BootstrapBags(repeats=2).split(None, groups=problem.bags), strict=True
+    ):
+        assert len(sizes) == 60
+        assert num_rows == len(train)
+        # of every row of shares there are as many bags as draws, each of the size that its bag has
+        drawn, times = np.unique(problem.index[train], return_counts=True)
+        assert sorted(sizes) == sorted(np.repeat(problem.sizes[drawn], times // problem.sizes[drawn]))
+        np.testing.assert_allclose(
+            np.sort(shares[:, 0]), np.sort(np.repeat(problem.proportions[drawn, 0], times // problem.sizes[drawn]))
+        )
+    assert np.isnan(result.probabilities[result.times_tested == 0]).all()
+    with pytest.raises(ValueError, match="splitter=WholeBags"):
+        result.accuracy()
+
+
+def test_halves_keep_the_proportions_of_the_whole_bag(estimator, problem):
+    result = cross_validate(estimator, problem.X, problem.bags, problem.proportions, splitter=HalfBags())
+    assert len(result.scores["kl"]) == 2
+    assert (result.times_tested == 1).all()  # all of these bags can be halved
+    assert result.mean("l1") < 1
+
+
+def test_a_group_splitter_of_scikit_learn_and_a_score_of_ones_own_fit_in(estimator, problem):
+    def worst(proportions, probabilities, bag_index):
+        return kl_score(proportions, probabilities, bag_index) + 1
+
+    arguments = problem.X, problem.bags, problem.proportions
+    result = cross_validate(estimator, *arguments, splitter=GroupKFold(n_splits=3), scores=["kl", worst])
+    np.testing.assert_allclose(result.scores["worst"], result.scores["kl"] + 1)
+
+
+def test_unknown_bags_are_trained_around_and_not_scored(estimator, problem):
+    unknown = problem.counts.copy()
+    unknown[:5] = np.nan
+    result = cross_validate(estimator, problem.X, problem.bags, unknown, splitter=WholeBags(folds=2))
+    assert np.isfinite(result.scores["kl"]).all()
+    assert result.accuracy().num_bags == 55
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scores": ["kll"]}, "Did you mean 'kl'"),
+        ({"scores": []}, "at least one"),
+        ({"proportions": {"bag-00": [1, 0, 0]}}, "bag-01"),
+        ({"bags": "precinct"}, "Pass the column itself"),
+    ],
+)
+def test_wrong_input_is_named(estimator, problem, change, message):
+    arguments = {"X": problem.X, "bags": problem.bags, "proportions": problem.proportions, **change}
+    with pytest.raises((ValueError, TypeError), match=message):
+        cross_validate(estimator, **arguments)
+
+
+def test_the_estimator_itself_is_left_as_it_was(estimator, problem):
+    cross_validate(estimator, problem.X, problem.bags, problem.proportions, splitter=WholeBags(folds=2))
+    assert not hasattr(estimator, "weights_")
+
+
+@pytest.mark.parametrize("splitter", [WholeBags(folds=2), HalfBags(), BootstrapBags(repeats=2)])
+def test_the_classifier_of_bagwise_fits_in(problem, splitter):
+    classifier = ProportionClassifier(
+        network="linear", epochs=30, learning_rate=0.05, batch_size=64, device="cpu", random_state=0
+    )
+    result = cross_validate(classifier, problem.X, problem.bags, problem.proportions, splitter=splitter)
+    assert result.mean("kl") < 0.2
+    tested = result.times_tested > 0
+    assert (result.probabilities[tested].argmax(axis=1) == problem.labels[tested]).mean() > 0.8
+
+
+def test_counts_and_class_names_reach_the_classifier_of_bagwise(problem):
+    classifier = ProportionClassifier(network="linear", epochs=2, counts=True, device="cpu", random_state=0)
+    names = [f"bag-{number:02d}" for number in range(60)]
+    counts = {name: {"late": c, "early": b, "absent": a} for name, (a, b, c) in zip(names, problem.counts, strict=True)}
+    result = cross_validate(classifier, problem.X, problem.bags, counts, splitter=WholeBags(folds=2))
+    np.testing.assert_allclose(result.proportions, problem.proportions)  # "absent", "early", "late"

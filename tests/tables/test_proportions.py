@@ -1,0 +1,142 @@
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bagwise.tables import ProportionTable, read_proportions
+from bagwise.tables.proportions import shares_of
+
+WARDS = {"ward-1": {"no": 30, "yes": 10}, "ward-2": {"no": 5, "yes": 20}}
+
+
+def frame(**columns):
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize(
+    "proportions",
+    [
+        WARDS,
+        {"ward-2": {"yes": 20, "no": 5}, "ward-1": {"no": 30, "yes": 10}},
+        frame(bag=["ward-2", "ward-1"], yes=[20, 10], no=[5, 30]),
+        frame(no=[30.0, 5.0], ward=["ward-1", "ward-2"], yes=[10, 20]),
+    ],
+)
+def test_the_same_table_in_other_clothes(proportions):
+    table = read_proportions(proportions)
+    assert table.classes == ("no", "yes")
+    rows = table.rows_of(["ward-1", "ward-2"], allow_others=False)
+    np.testing.assert_array_equal(rows, [[30, 10], [5, 20]])
+
+
+def test_an_index_of_pandas_names_the_bags():
+    pd = pytest.importorskip("pandas")
+    values = {"no": [5, 30], "yes": [20, 10]}
+    for index in (pd.Index(["ward-2", "ward-1"]), pd.Index(["ward-2", "ward-1"], name="ward")):
+        table = read_proportions(pd.DataFrame(values, index=index))
+        np.testing.assert_array_equal(table.rows_of(["ward-1"], allow_others=True), [[30, 10]])
+    numbered = pd.DataFrame([[0.1, 0.9], [0.4, 0.6]], index=pd.Index([7, 8]))
+    assert read_proportions(numbered).classes == (0, 1)
+    with pytest.raises(ValueError, match="must have a column of bag ids"):
+        read_proportions(pd.DataFrame(values))
+
+
+def test_the_column_of_bags_is_found_or_asked_for():
+    table = frame(ward=[1, 2], no=[30, 5], yes=[10, 20])
+    assert read_proportions(table, bag_column="ward").bags == (1, 2)
+    assert read_proportions(table, likely_column="ward").bags == (1, 2)
+    assert read_proportions(frame(bag=[1, 2], no=[30, 5], yes=[10, 20]), likely_column="ward").bags == (1, 2)
+    with pytest.raises(ValueError, match=r"\['ward', 'no', 'yes'\] is called 'bag'"):
+        read_proportions(table)
+    with pytest.raises(ValueError, match=r"Did you mean 'ward'\?"):
+        read_proportions(table, bag_column="wards")
+    with pytest.raises(ValueError, match=r"which of the columns \['ward', 'town'\]"):
+        read_proportions(frame(ward=["a"], town=["b"], no=[1], yes=[2]))
+
+
+def test_rows_and_arrays_number_the_classes():
+    assert read_proportions({"a": [0.2, 0.8]}).classes == (0, 1)
+    table = read_proportions(np.array([[0.2, 0.8], [0.5, 0.5]]))
+    np.testing.assert_array_equal(table.rows_of(["a", "b"], allow_others=False)[0], [0.2, 0.8])
+    with pytest.raises(ValueError, match="has 2 rows and there are 3 bags"):
+        table.rows_of(["a", "b", "c"], allow_others=False)
+
+
+def test_sklearn_cannot_slice_it():
+    table = read_proportions(WARDS)
+    assert isinstance(read_proportions(table), ProportionTable)
+    assert not any(hasattr(table, name) for name in ("__len__", "shape", "__array__", "__getitem__"))
+
+
+def shares(rows, counts):
+    table = read_proportions(dict(enumerate(rows)))
+    return shares_of(table, table.values, table.bags, counts)
+
+
+def test_counts_become_shares_when_they_are_declared():
+    np.testing.assert_array_equal(shares([[1, 3], [2, 2]], counts=True), [[0.25, 0.75], [0.5, 0.5]])
+    with pytest.raises(ValueError, match=r"bag 0 sums to 4 \(0: 1, 1: 3\)\. If these are counts, pass counts=True"):
+        shares([[1, 3], [2, 2]], counts=False)
+    np.testing.assert_array_equal(shares([[1, 0], [0, 1]], counts=False), np.eye(2))
+
+
+def test_a_row_without_values_is_unknown():
+    got = shares([[None, None], [1, 3]], counts=True)
+    assert np.isnan(got[0]).all()
+    np.testing.assert_array_equal(got[1], [0.25, 0.75])
+    with pytest.raises(ValueError, match="at least one bag must be known"):
+        shares([[None, None]], counts=True)
+
+
+@pytest.mark.parametrize("row", [[-1, 3], [0, 0], [math.inf, 1], [None, 1]])
+def test_counts_that_are_none(row):
+    with pytest.raises(ValueError, match=r"counts must be finite, not negative, and not all zero, but bag 1"):
+        shares([[1, 1], row], counts=True)
+
+
+@pytest.mark.parametrize(
+    ("ids", "others", "message"),
+    [
+        ([7], ["7"], r"bag 7 is missing\. Ids are integers with the instances \(7\) but text in proportions \('7'\)"),
+        (["7"], [7], r"Ids are text .* but integers in proportions \(7\)"),
+        (["7", "8"], ["007", "008"], r"bag '7' is missing \(and 1 more\)\. .*'007', which differs by leading zeros"),
+        (["Ulm"], ["ulm "], r"'ulm ', which differs by spaces or capital letters"),
+        (["ward-one"], ["ward_one"], r"Did you mean 'ward_one'\?"),
+        ([1], [2], r"bag 1 is missing\. Add its row"),
+        (["Zürich"], ["x"], r"bag 'Zürich' is missing\. Add its row"),
+    ],
+)
+def test_ids_without_partners_name_the_likely_cause(ids, others, message):
+    table = read_proportions({other: [0.5, 0.5] for other in others})
+    with pytest.raises(ValueError, match=message):
+        table.rows_of(ids, allow_others=True)
+
+
+def test_bags_without_instances_are_refused_unless_allowed():
+    table = read_proportions(WARDS)
+    with pytest.raises(ValueError, match=r"bag 'ward-2' has none\. Drop it, or wrap"):
+        table.rows_of(["ward-1"], allow_others=False)
+    assert len(table.rows_of(["ward-1"], allow_others=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("proportions", "error", "message"),
+    [
+        ({}, ValueError, "the dict is empty"),
+        ({"a": [1.0]}, ValueError, "at least 2 classes"),
+        ({"a": 0.5}, ValueError, "one value per class"),
+        ({"a": [0.5, 0.5], "b": [1, 0, 0]}, ValueError, "one value per class"),
+        ({"a": ["half", "half"]}, TypeError, "proportions must be numbers"),
+        ({"a": {"no": 1, "yes": 0}, "b": {"no": 1, "yess": 0}}, ValueError, r"bag 'b' has \['no', 'yess'\]"),
+        ({"a": {"no": 1, 1: 0}}, TypeError, "classes must be of one type"),
+        ([0.5, 0.5], ValueError, r"shape \[bags, classes\], but has \[2\]"),
+        (frame(bag=["a", "a"], no=[1, 1], yes=[0, 0]), ValueError, "bag 'a' has several"),
+        (frame(bag=["a", None], no=[1, 1], yes=[0, 0]), ValueError, "some are missing"),
+        (frame(bag=["a"], no=[1], yes=["all"]), TypeError, "column 'yes' holds category values"),
+        (frame(bag=["a"], yes=[1.0]), ValueError, r"only \['yes'\]"),
+    ],
+)
+def test_tables_that_are_none(proportions, error, message):
+    with pytest.raises(error, match=message):
+        read_proportions(proportions)
