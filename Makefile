@@ -21,8 +21,9 @@ $(VENV)/installed: pyproject.toml constraints.txt
 demo: $(VENV)/installed
 	$(BIN)/bagwise reproduce digits --preset demo --out demo
 
+# One thread a process: the tests run in two processes and start more, which would otherwise wait for each other
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 check: $(VENV)/installed
 	$(BIN)/ruff check

@@ -112,6 +112,14 @@ def test_prices_cope_with(kind, logits):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_prices_do_not_count_the_padding(kind):
+    inside = torch.arange(600) < torch.tensor([[600], [200], [90]])
+    result = solve_assignment(random_problem(kind, 3, 600, 5, inside=inside))
+    assert result.optimal.all()
+    assert result.rounds.max() <= 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_padding_changes_nothing(kind):
     inside = torch.arange(30) < torch.tensor([[30], [17], [1]])
     padded = random_problem(kind, 3, 30, 4, inside=inside)

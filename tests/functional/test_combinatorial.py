@@ -164,6 +164,13 @@ def test_single_labelled_instances_give_alpha_times_cross_entropy(num_classes, d
     torch.testing.assert_close(value, 0.3 * torch.nn.functional.cross_entropy(logits, labels))
 
 
+def test_kl_is_the_generalised_one():
+    logits, bag_index, z = one_bag(5, 3)
+    z = z * (1 + 9e-5)  # within the tolerance for rounded proportions
+    expected = brute_force.combinatorial(logits.numpy(), z[0].numpy(), 0.5, "kl")
+    assert combinatorial(logits, bag_index, z).item() == pytest.approx(expected, abs=1e-12)
+
+
 def test_reductions_skip_unknown_and_empty_bags():
     logits, bag_index, proportions = small_bags(3, seed=9, bags=4)
     bag_index = bag_index + (bag_index >= 2)  # bag 2 is empty

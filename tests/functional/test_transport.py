@@ -1,6 +1,7 @@
 """The exact transport loss against all labelings, linear programming, POT and finite differences."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import ot
@@ -94,6 +95,27 @@ def test_every_way_gives_the_same_value(n, num_classes, pot, monkeypatch):
         assert values[bag].item() == pytest.approx(expanded[rows, columns].mean(), abs=1e-12)
         emd = ot.emd2(np.ones(len(members)), counts.astype(float), cost) / len(members)
         assert values[bag].item() == pytest.approx(emd, abs=1e-11)
+
+
+@pytest.mark.parametrize(("n", "num_classes"), [(40, 2), (300, 4)])
+def test_a_planted_worse_plan_loses_its_proof(n, num_classes, monkeypatch):
+    logits, bag_index, z = bags_of_size(n, num_classes, bags=1, whole=False)
+    assert solve(logits, bag_index, z).optimal.all()
+
+    def worse(name):
+        solver = getattr(transport, name)
+
+        def solve_badly(bags, target):
+            solution = solver(bags, target)
+            return replace(solution, shares=solution.shares.flip(1))  # the same marginals for other instances
+
+        monkeypatch.setattr(transport, name, solve_badly)
+
+    worse("sort_two_classes")
+    worse("network_simplex")
+    plan = solve(logits, bag_index, z)
+    check_feasible(plan, bag_index, z)
+    assert not plan.optimal.any()
 
 
 def test_our_own_solver_agrees_where_others_are_chosen(monkeypatch):

@@ -130,7 +130,7 @@ def exact_loss(inputs: Inputs, solve: BlockSolver, alpha: float) -> Tensor:
     """Return alpha <C, U>/n + penalty of every bag `[bags]`, with the gradient alpha/n (F - U) at the logits."""
     solved = _solve_all(inputs, solve, alpha)
     layout = inputs.layout
-    scale = torch.where(inputs.counted, alpha / layout.sizes, 0)  # [bags]
+    scale = alpha / layout.sizes.clamp(min=1)  # [bags]
     gradient = solved.log_f.exp().mul_(scale.index_select(0, layout.bag_index)[:, None])
     labels = (scale.index_select(0, solved.owners) * solved.shares).to(gradient.dtype)
     gradient.view(-1).index_add_(0, solved.entries, labels, alpha=-1)
