@@ -300,10 +300,13 @@ def test_impossible_bag_is_infinite_and_poisons_no_other(n, num_classes):
     assert logits.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("pot", [True, False], ids=["with POT", "without POT"])
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(("n", "num_classes"), [(40, 2), (40, 4), (200, 4)])
 @pytest.mark.parametrize("scale", [1e4, 1e30])
-def test_huge_logits(n, num_classes, scale):
-    logits, bag_index, z = bags_of_size(n, num_classes)
+def test_huge_logits(n, num_classes, scale, whole, pot, monkeypatch):
+    monkeypatch.setattr(transport, "has_network_simplex", lambda: pot)
+    logits, bag_index, z = bags_of_size(n, num_classes, whole=whole)
     logits = (scale * logits).requires_grad_()
     value = transport_lp(logits, bag_index, z)
     value.backward()

@@ -31,12 +31,11 @@ from bagwise.functional.transport_solvers import (
     sort_two_classes,
 )
 
-# Proportions as near as this to whole numbers of instances are taken for such: float32 holds them no better.
-_WHOLE = 1e-6
 # Measured (see benchmarks/losses.py): the n x n assignment wins in small bags and where classes are many, POT's network
 # simplex in between, our own solver in very large bags with few classes (and where POT is missing).
 _SMALL_BAG = 128
 _INSTANCES_PER_CLASS = 8
+_LARGEST_MATRIX = 2048
 _LARGE_BAG = 4096
 _FEW_CLASSES = 16
 
@@ -106,7 +105,8 @@ def _solver(inputs: Inputs, marginals: str) -> BlockSolver:
     z = inputs.proportions.double()
     target = inputs.layout.sizes[:, None] * z / torch.where(inputs.counted, z.sum(dim=1), 1)[:, None]  # [bags, K]
     counts = largest_remainder(target)
-    whole = (target - counts).abs().amax(dim=1) <= _WHOLE * inputs.layout.sizes
+    rounding = 8 * torch.finfo(inputs.proportions.dtype).eps  # of a proportion that stands for a whole count
+    whole = (target - counts).abs().amax(dim=1) <= rounding * inputs.layout.sizes
     if marginals == "rounded" or bool(whole.all()):
         return lambda bags: [_solve_whole(bags, counts[bags.bags])]
 
@@ -126,11 +126,12 @@ def _solve_whole(bags: KnownBags, counts: Tensor) -> BlockPlan:
     """Hard labels, by whichever way is fastest."""
     n, num_classes = bags.rows.shape[1], counts.shape[1]
     on_host = counts.device.type == "cpu"
+    largest_matrix = max(_SMALL_BAG, min(_INSTANCES_PER_CLASS * num_classes, _LARGEST_MATRIX))
     rounds = torch.zeros_like(bags.bags)
     if num_classes == 2:
         solution = sort_two_classes(bags, counts)
         labels, prove = solution.shares.argmax(dim=2), partial(is_priced_right, bags, counts, solution)
-    elif on_host and n <= max(_SMALL_BAG, _INSTANCES_PER_CLASS * num_classes):
+    elif on_host and n <= largest_matrix:
         labels = assign_slots(bags, counts)
         prove = lambda: is_optimal(_problem(bags, counts), labels)  # noqa: E731
     elif on_host and (n < _LARGE_BAG or num_classes > _FEW_CLASSES) and has_network_simplex():

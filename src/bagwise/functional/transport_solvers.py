@@ -104,8 +104,9 @@ def _highs(cost: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     of_class = kron(np.ones((1, n)), eye_array(num_classes))
     of_instance = kron(eye_array(n), np.ones((1, num_classes)))
     marginals = np.concatenate([mu, np.ones(n)])
-    result = linprog(cost.ravel(), A_eq=vstack([of_class, of_instance]), b_eq=marginals, method="highs-ds")
-    return result.x.reshape(n, num_classes), -result.eqlin.marginals[:num_classes]
+    scale = max(1.0, np.abs(cost).max())  # its tolerances are absolute
+    result = linprog(cost.ravel() / scale, A_eq=vstack([of_class, of_instance]), b_eq=marginals, method="highs-ds")
+    return result.x.reshape(n, num_classes), -scale * result.eqlin.marginals[:num_classes]
 
 
 @cache
@@ -153,6 +154,7 @@ def _one_by_one(bags: KnownBags, target: Tensor, solve: _Solver) -> PricedPlan:
     for i, (cost, mu, size) in enumerate(zip(costs, targets, sizes, strict=True)):
         used = slice(None) if mu.all() else np.flatnonzero(mu)
         shares[i][:size, used], prices[i][used] = solve(cost[:size, used], mu[used])
+    shares[shares < 1e-12] = 0  # rounding: of an impossible class it would cost +inf
     prices = first_prices + torch.from_numpy(prices).to(target.device)
     return PricedPlan(torch.from_numpy(shares).to(target.device), prices)
 
