@@ -123,11 +123,11 @@ def _sweep(
     with display.shown():
         try:
             if on_ray:
-                records = run_cells_on_ray(missing, dataset, out)
+                records = run_cells_on_ray(cells, dataset, out)
             elif jobs > 1:
-                records = run_cells_in_processes(missing, dataset, out, jobs)
+                records = run_cells_in_processes(cells, dataset, out, jobs)
             else:
-                records = run_cells(missing, dataset, out, max_seconds=max_seconds, announce=display.run_starts)
+                records = run_cells(cells, dataset, out, max_seconds=max_seconds, announce=display.run_starts)
             for record in records:
                 display.cell_ends(record)
         except OutOfTimeError:

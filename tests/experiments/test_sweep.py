@@ -172,3 +172,13 @@ def test_a_sweep_killed_at_random_moments_ends_with_the_same_records(tiny_preset
     assert killed >= 3
     assert [outcome(r) for r in read_records(out, "digits", "tiny")] == [outcome(r) for r in expected]
     assert list((out / "digits" / "tiny" / ".work").glob("*.json")) == []
+
+
+def test_a_kill_between_a_record_and_its_clean_up_is_cleaned_up_by_the_next_sweep(tiny_preset, digits, tmp_path):
+    cells = plan_cells("digits", "tiny", seeds=1)[:1]
+    list(run_cells(cells, digits, tmp_path))
+    work = tmp_path / "digits" / "tiny" / ".work"
+    leftover = work / f"{cells[0].name}.0123.json"
+    leftover.write_text("{}")
+    list(run_cells(cells, digits, tmp_path))
+    assert not leftover.exists()

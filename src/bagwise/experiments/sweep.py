@@ -27,6 +27,18 @@ def missing_cells(cells: Sequence[Cell], out: Path) -> list[Cell]:
     return [cell for cell in cells if not record_path(out, cell).exists()]
 
 
+def _left_to_do(cells: Sequence[Cell], out: Path) -> list[Cell]:
+    """Return the missing cells, after clearing what a kill between a record and its clean-up left of the others."""
+    missing = missing_cells(cells, out)
+    for cell in set(cells) - set(missing):
+        clear_work(cell, _work_folder(cell, out))
+    return missing
+
+
+def _work_folder(cell: Cell, out: Path) -> Path:
+    return record_path(out, cell).parent / ".work"
+
+
 def run_cells(
     cells: Sequence[Cell],
     dataset: Dataset,
@@ -47,7 +59,7 @@ def run_cells(
         announce: called whenever a training starts.
     """
     limit = TimeLimit(max_seconds)
-    for cell in missing_cells(cells, out):
+    for cell in _left_to_do(cells, out):
         if (record := _compute(cell, dataset, out, limit, announce)) is not None:
             yield record
 
@@ -56,7 +68,7 @@ def run_cells_in_processes(cells: Sequence[Cell], dataset: Dataset, out: Path, p
     """Like `run_cells`, several cells at a time, each in a process of its own on this machine."""
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
     with ProcessPoolExecutor(processes, context, initializer=_start_worker) as pool:
-        running = [pool.submit(_compute, cell, dataset, out) for cell in missing_cells(cells, out)]
+        running = [pool.submit(_compute, cell, dataset, out) for cell in _left_to_do(cells, out)]
         try:
             for future in as_completed(running):
                 if (record := future.result()) is not None:
@@ -85,7 +97,7 @@ def run_cells_on_ray(cells: Sequence[Cell], dataset: Dataset, out: Path) -> Iter
         num_gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
         task = ray.remote(num_cpus=1, num_gpus=num_gpus)(_compute)
         dataset_reference = ray.put(dataset)
-        running = [task.remote(cell, dataset_reference, out.resolve()) for cell in missing_cells(cells, out)]
+        running = [task.remote(cell, dataset_reference, out.resolve()) for cell in _left_to_do(cells, out)]
         while running:
             (done,), running = ray.wait(running)
             if (record := ray.get(done)) is not None:
@@ -104,7 +116,7 @@ def _compute(
     announce: Announce = lambda _cell, _what, _epochs: None,
 ) -> Record | None:
     """Compute and write one cell; None where another process has it in hand, or has done it."""
-    work = record_path(out, cell).parent / ".work"
+    work = _work_folder(cell, out)
     with _claim(cell, work) as is_ours:
         if not is_ours or record_path(out, cell).exists():
             return None
