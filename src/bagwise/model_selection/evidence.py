@@ -105,6 +105,11 @@ class BagEvidence:
             covariance[block.bags.numpy()] -= members.transpose(0, 2, 1) @ members
         return mean, covariance
 
+    def count_variance(self) -> np.ndarray:
+        """The diagonal of that covariance, `[bags, classes]`, where the whole would be large."""
+        f = (1 - _SMOOTHING) * self.probabilities + _SMOOTHING / self.probabilities.shape[1]
+        return self.bag_sums(f * (1 - f))
+
 
 def whitened_residuals(counts: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Residuals in units of their expected noise, and the log-determinant of that noise.

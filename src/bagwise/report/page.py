@@ -7,42 +7,35 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
-from bagwise.experiments.records import Provenance, Record, write_file
+from bagwise.experiments.records import Provenance, Record
 from bagwise.report.figures import draw_accuracy_by_bag_size, draw_learning_curves, inline_svg
 from bagwise.report.markdown import results_caption
 from bagwise.report.reading import headline, missing_cells, read_findings
+from bagwise.report.rendering import write_html
 from bagwise.report.summary import LOSS_LABELS, Summary
 
 
 def write_page(path: Path, summary: Summary, records: Sequence[Record]) -> None:
     """Render the page of one data set and preset."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bagwise.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    page = environment.get_template("page.html").render(
-        summary=summary,
-        labels=LOSS_LABELS,
-        headline=headline(summary),
-        caption=results_caption(summary).replace("`", ""),
-        missing=missing_cells(summary),
-        findings=read_findings(summary),
-        figures=[
+    values = {
+        "summary": summary,
+        "labels": LOSS_LABELS,
+        "headline": headline(summary),
+        "caption": results_caption(summary).replace("`", ""),
+        "missing": missing_cells(summary),
+        "findings": read_findings(summary),
+        "figures": [
             Markup(inline_svg(draw_accuracy_by_bag_size(summary), "Final test accuracy by bag size and loss")),
             Markup(inline_svg(draw_learning_curves(summary), "Test accuracy over epochs, KL and ROT")),
         ],
-        records=records,
-        recipe=_common_recipe(records),
-        environments=_environments(records),
-        hours=sum(record.seconds for record in records) / 3600,
-    )
-    write_file(path, page)
+        "records": records,
+        "recipe": _common_recipe(records),
+        "environments": _environments(records),
+        "hours": sum(record.seconds for record in records) / 3600,
+    }
+    write_html(path, "page.html", values)
 
 
 def _common_recipe(records: Sequence[Record]) -> dict[str, str]:
