@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from bagwise.bags.layout import BagLayout
+from bagwise.bags.stored import StoredRows
 from bagwise.bags.validation import (
     check_bag_index,
     check_count,
@@ -78,6 +79,25 @@ class Bags:
         check_one_per_instance("bag_ids", len(index), len(self.instances))
         self.layout = BagLayout.from_index(torch.from_numpy(index), len(self.bag_names))
         self.proportions = _proportion_matrix(proportions, self.bag_names, counts)
+
+    @classmethod
+    def in_order(cls, instances: Any, sizes: Any, proportions: Any, bag_names: Sequence[Hashable]) -> Bags:
+        """Return bags whose instances come bag after bag: the quick way for many millions of instances.
+
+        Args:
+            instances: as for `Bags`.
+            sizes: `[bags]` number of instances of each bag.
+            proportions: `[bags, classes]`; rows sum to 1 or are NaN.
+            bag_names: `[bags]` ids, no two of them equal.
+
+        Example:
+            >>> Bags.in_order(torch.randn(5, 3), [2, 3], [[0.5, 0.5], [0, 1]], ["a", "b"])
+            Bags(5 instances in 2 bags of 2 to 3, 2 classes)
+        """
+        instances, layout = as_instances(instances), BagLayout.from_sizes(sizes)
+        check_one_per_instance("sizes", layout.num_instances, len(instances))
+        names = tuple(bag_names)
+        return _from_parts(instances, layout, _proportion_matrix(proportions, names, counts=False), names)
 
     @property
     def num_instances(self) -> int:
@@ -158,6 +178,8 @@ def take(instances: Instances, rows: np.ndarray) -> Instances:
     """Return the instances in these rows: a copy of a tensor, a view of a dataset."""
     if isinstance(instances, Tensor):
         return instances.index_select(0, torch.from_numpy(rows).to(instances.device))
+    if isinstance(instances, StoredRows):
+        return instances.take(rows)
     return Subset(instances, rows.tolist())  # pyright: ignore[reportArgumentType, reportReturnType]
 
 

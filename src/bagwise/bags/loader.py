@@ -145,14 +145,13 @@ class BagLoader:
     def epoch(self, number: int) -> Iterator[Batch]:
         """Yield this process's share of every batch of epoch `number`."""
         shares = [self._share(batch) for batch in self.plan(number).batches]
-        rows = self._rows([bags for bags, _ in shares])
-        whole = [part for part in rows if not self._is_oversize(part)]
-        stream = self._source.batches(whole, derived_seed(self._seed, "read", number, self._rank))
+        rows = (self.bags.rows_of(bags) for bags, _ in shares if not self._is_oversize(bags))
+        stream = self._source.batches(rows, derived_seed(self._seed, "read", number, self._rank))
         proportions = self._proportions(shares)
-        for place, ((bags, _), part) in enumerate(zip(shares, rows, strict=True)):
+        for place, (bags, _) in enumerate(shares):
             where = number, self._rank, place
             yield Batch(
-                pieces=self._in_pieces(part, where) if self._is_oversize(part) else self._whole(stream, where),
+                pieces=self._in_pieces(bags, where) if self._is_oversize(bags) else self._whole(stream, where),
                 layout=self._layout(self.bags.layout.host_sizes[bags]),
                 proportions=next(proportions),
                 bag_numbers=bags,
@@ -166,11 +165,6 @@ class BagLoader:
         middles = np.cumsum(sizes) - sizes / 2  # a bag goes to the process in whose stretch its middle lies
         own = batch[(middles * self._world_size / sizes.sum()).astype(np.int64) == self._rank]
         return (own, False) if len(own) else (batch[:1], True)
-
-    def _rows(self, shares: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the instances of each share, found for the whole epoch at once: a GPU is idle meanwhile."""
-        ends = np.cumsum([self.bags.layout.host_sizes[bags].sum() for bags in shares])
-        return np.split(self.bags.rows_of(np.concatenate(shares)), ends[:-1])
 
     def _proportions(self, shares: list[tuple[np.ndarray, bool]]) -> Iterator[Tensor]:
         """Yield the proportions of each share; those of the whole epoch travel to the device in one copy."""
@@ -188,13 +182,15 @@ class BagLoader:
             self._equal_layouts[key] = BagLayout.from_sizes(sizes, self.device)
         return self._equal_layouts[key]
 
-    def _is_oversize(self, rows: np.ndarray) -> bool:
-        return self._chunk is not None and len(rows) > self._chunk
+    def _is_oversize(self, bags: np.ndarray) -> bool:
+        return self._chunk is not None and self.bags.layout.host_sizes[bags].sum() > self._chunk
 
     def _whole(self, stream: Iterator[Tensor], where: tuple[int, ...]) -> tuple[Tensor]:
         return (self._augmenter(where)(next(stream)),)
 
-    def _in_pieces(self, rows: np.ndarray, where: tuple[int, ...]) -> _Pieces:
+    def _in_pieces(self, bags: np.ndarray, where: tuple[int, ...]) -> _Pieces:
+        rows = self.bags.rows_of(bags)
+
         def load() -> Iterator[Tensor]:
             augmented = self._augmenter(where)
             starts = range(0, len(rows), self._chunk or len(rows))

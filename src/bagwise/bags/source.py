@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,18 +11,35 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from bagwise.bags.data import Instances, MapDataset
+from bagwise.bags.stored import StoredRows
 
 # Activations, gradients and the optimizer need room too.
 _SHARE_OF_FREE_MEMORY = 0.5
 
+# Row numbers that are found and sent to the device at once; all those of a data set on disk might not fit in memory.
+_ROWS_AT_ONCE = 2**20
 
-def instance_source(instances: Instances, device: torch.device, workers: int = 0) -> Resident | Streamed:
+
+def instance_source(instances: Instances, device: torch.device, workers: int = 0) -> Source:
     """Return the fastest source of these instances: on the device where they fit, streamed otherwise."""
-    if isinstance(instances, Tensor):
-        if instances.device == device or _fits(instances, device):
+    if isinstance(instances, StoredRows):
+        if device.type == "cpu":
+            return Stored(instances)
+        if _fits(instances.nbytes, device):
             return Resident(instances.to(device))
-        return Streamed(_Rows(instances), device, workers)
+    elif isinstance(instances, Tensor):
+        if instances.device == device or _fits(instances.nbytes, device):
+            return Resident(instances.to(device))
+        instances = StoredRows(instances.cpu())
     return Streamed(instances, device, workers)
+
+
+class Source(Protocol):
+    """Where batches of instances come from."""
+
+    def batches(self, rows: Iterable[np.ndarray], seed: int) -> Iterator[Tensor]:
+        """Yield the instances in each of the lists `rows`; `seed` is for a dataset that draws at random."""
+        ...
 
 
 class Resident:
@@ -31,27 +48,38 @@ class Resident:
     def __init__(self, instances: Tensor) -> None:
         self._instances = instances
 
-    def batches(self, rows: Sequence[np.ndarray], seed: int) -> Iterator[Tensor]:  # noqa: ARG002
+    def batches(self, rows: Iterable[np.ndarray], seed: int) -> Iterator[Tensor]:  # noqa: ARG002
         """Yield the instances in each of the lists `rows`."""
-        if not rows:
-            return
-        # the row numbers of all batches travel in one copy, so that a step copies nothing
-        together = to_device(torch.from_numpy(np.concatenate(rows)), self._instances.device)
-        for part in together.split([len(part) for part in rows]):
-            yield self._instances.index_select(0, part)
+        for stretch in _stretches(rows):
+            # the row numbers of many batches travel in one copy, so that a step copies nothing
+            together = to_device(torch.from_numpy(np.concatenate(stretch)), self._instances.device)
+            for part in together.split([len(part) for part in stretch]):
+                yield self._instances.index_select(0, part)
+
+
+class Stored:
+    """Instances in a file that is mapped into memory, for a network on the CPU."""
+
+    def __init__(self, instances: StoredRows) -> None:
+        self._instances = instances
+
+    def batches(self, rows: Iterable[np.ndarray], seed: int) -> Iterator[Tensor]:  # noqa: ARG002
+        """Yield the instances in each of the lists `rows`."""
+        for part in rows:
+            yield self._instances.__getitems__(part)
 
 
 class Streamed:
     """Instances that are read when they are needed, by `workers` processes, through pinned memory."""
 
-    def __init__(self, instances: MapDataset | _Rows, device: torch.device, workers: int) -> None:
+    def __init__(self, instances: MapDataset, device: torch.device, workers: int) -> None:
         self._instances, self._device, self._workers = instances, device, workers
 
-    def batches(self, rows: Sequence[np.ndarray], seed: int) -> Iterator[Tensor]:
+    def batches(self, rows: Iterable[np.ndarray], seed: int) -> Iterator[Tensor]:
         """Yield the instances in each of the lists `rows`; `seed` is for a dataset that draws at random."""
         loader = DataLoader(
             self._instances,  # pyright: ignore[reportArgumentType]
-            batch_sampler=[part.tolist() for part in rows],
+            batch_sampler=(part.tolist() for part in rows),  # pyright: ignore[reportArgumentType]
             num_workers=self._workers,
             pin_memory=self._device.type == "cuda",
             collate_fn=_stack,
@@ -68,17 +96,18 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-class _Rows:
-    """A tensor as a dataset that hands out many rows at once."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-
-    def __len__(self) -> int:
-        return len(self._tensor)
-
-    def __getitems__(self, rows: list[int]) -> Tensor:
-        return self._tensor[rows]
+def _stretches(rows: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """Yield successive lists of rows together, until they hold `_ROWS_AT_ONCE` of them."""
+    stretch: list[np.ndarray] = []
+    filled = 0
+    for part in rows:
+        stretch.append(part)
+        filled += len(part)
+        if filled >= _ROWS_AT_ONCE:
+            yield stretch
+            stretch, filled = [], 0
+    if stretch:
+        yield stretch
 
 
 def _stack(items: Any) -> Tensor:
@@ -92,8 +121,8 @@ def _stack(items: Any) -> Tensor:
     return torch.stack(items)
 
 
-def _fits(tensor: Tensor, device: torch.device) -> bool:
+def _fits(nbytes: int, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
-    return tensor.nbytes <= _SHARE_OF_FREE_MEMORY * free
+    return nbytes <= _SHARE_OF_FREE_MEMORY * free

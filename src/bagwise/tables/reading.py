@@ -22,10 +22,15 @@ class Table:
         names: of the columns, in their order.
         num_rows: number of rows.
         is_named: whether the frame names its columns by text (pandas may number them).
+
+    Args:
+        frame: the data frame.
+        rows: the number of each row in the table that this is a part of; None where it is the whole.
     """
 
-    def __init__(self, frame: nw.DataFrame[Any]) -> None:
+    def __init__(self, frame: nw.DataFrame[Any], rows: range | None = None) -> None:
         self._frame = frame
+        self._rows = range(len(frame)) if rows is None else rows
         self._native_names = {str(name): name for name in frame.columns}
         self.names = tuple(self._native_names)
         self.num_rows = len(frame)
@@ -76,7 +81,7 @@ class Table:
             if np.isinf(matrix[:, place]).any():
                 row = int(np.flatnonzero(np.isinf(matrix[:, place]))[0])
                 raise ValueError(
-                    f"numbers must be finite, but column {name!r} holds {matrix[row, place]} in row {row}. "
+                    f"numbers must be finite, but column {name!r} holds {matrix[row, place]} in row {self._rows[row]}. "
                     "Replace it by a number, or by a missing value."
                 )
         return matrix
@@ -121,7 +126,7 @@ class Table:
 
     def without(self, name: str) -> Table:
         """Return the table without a column."""
-        return Table(self._frame.drop(self._native_names[name]))
+        return Table(self._frame.drop(self._native_names[name]), self._rows)
 
     def _series(self, name: str) -> nw.Series[Any]:
         return self._frame.get_column(self._native_names[name])

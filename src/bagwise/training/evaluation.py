@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bagwise.bags import Bags
 from bagwise.bags.data import as_instances
-from bagwise.bags.source import Resident, Streamed, instance_source
+from bagwise.bags.source import Source, instance_source
 from bagwise.bags.validation import check_count, check_one_per_instance
 from bagwise.metrics import bag_metrics, instance_metrics
 
@@ -75,7 +75,7 @@ class Predictor:
         self._instances = as_instances(instances)
         self._normalise = normalise
         self._batch_instances = batch_instances
-        self._source: tuple[torch.device, Resident | Streamed] | None = None
+        self._source: tuple[torch.device, Source] | None = None
 
     def __len__(self) -> int:
         return len(self._instances)
