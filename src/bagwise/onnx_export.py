@@ -46,7 +46,7 @@ def export_onnx(path: str | os.PathLike[str], numbers: Numbers, network: nn.Modu
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"the export needs {error.name}: pip install 'bagwise[onnx]'") from None
+        raise ModuleNotFoundError(f"the export needs {error.name}: pip install 'bagwise[onnx]'") from None
     module = _FromRawNumbers(numbers, network).eval()
     example = torch.zeros(2, len(numbers.names), dtype=torch.float64)
     logger = logging.getLogger("torch.onnx")

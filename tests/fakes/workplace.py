@@ -65,3 +65,18 @@ class Workplace:
     def contents(self):
         """Every file in the folder, at any depth, with its bytes."""
         return {path: path.read_bytes() if path.is_file() else None for path in self.folder.rglob("*")}
+
+
+def fails_in_one_line(place, line, *fragments):
+    """Check that a command line fails as it should: one line with these fragments, exit code 2, nothing written."""
+    before = place.contents()
+    done = run(line)
+    assert done.exit_code == 2, done.output
+    errors = done.stderr.splitlines()
+    assert len(errors) == 1, done.stderr
+    assert errors[0].startswith("error: ")
+    assert done.stdout == ""
+    for fragment in fragments:
+        assert fragment in errors[0]
+    assert place.contents() == before
+    return errors[0]

@@ -115,7 +115,7 @@ def test_ids_without_partners_name_the_likely_cause(ids, others, message):
 
 def test_bags_without_instances_are_refused_unless_allowed():
     table = read_proportions(WARDS)
-    with pytest.raises(ValueError, match=r"bag 'ward-2' has none\. Drop it, or wrap"):
+    with pytest.raises(ValueError, match=r"bag 'ward-2' has none\. Drop its row"):
         table.rows_of(["ward-1"], allow_others=False)
     assert len(table.rows_of(["ward-1"], allow_others=True)) == 1
 
@@ -132,8 +132,8 @@ def test_bags_without_instances_are_refused_unless_allowed():
         ({"a": {"no": 1, 1: 0}}, TypeError, "classes must be of one type"),
         ([0.5, 0.5], ValueError, r"shape \[bags, classes\], but has \[2\]"),
         (frame(bag=["a", "a"], no=[1, 1], yes=[0, 0]), ValueError, "bag 'a' has several"),
-        (frame(bag=["a", None], no=[1, 1], yes=[0, 0]), ValueError, "some are missing"),
-        (frame(bag=["a"], no=[1], yes=["all"]), TypeError, "column 'yes' holds category values"),
+        (frame(bag=["a", None], no=[1, 1], yes=[0, 0]), ValueError, "row 1 .* has none in column 'bag'"),
+        (frame(bag=["a"], no=[1], yes=["all"]), TypeError, "column 'yes' holds 'all' for bag 'a'"),
         (frame(bag=["a"], yes=[1.0]), ValueError, r"only \['yes'\]"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,13 +65,27 @@ class Preprocessing:
 
     def encode(self, table: Table) -> np.ndarray:
         """Return the inputs `[rows, width]` float32 of a table with the same columns, in any order."""
-        _check_columns(self.names, table)
+        self.check_columns(table.names)
+        if extra := [name for name in table.names if name not in set(self.names)]:
+            raise ValueError(
+                f"the table must have only the columns that the model was fitted on, but also has {_listed(extra)}. "
+                "Leave them out."
+            )
         expected = dict(self.kinds)
         for name in self.names:
             _check_kind(name, expected[name], table)
         parts = [self.numbers.encode(table.numbers(self.numbers.names))]
         parts += [self._encode_other(part, table) for part in self.others]
         return np.concatenate(parts, axis=1)
+
+    def check_columns(self, given: Sequence[str]) -> None:
+        """Raise unless the names of the columns it was fitted on are all among the `given`."""
+        known = set(given)
+        if missing := [name for name in self.names if name not in known]:
+            raise ValueError(
+                f"the table must have the columns that the model was fitted on, but {_listed(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing. It has {_listed(given)}."
+            )
 
     def _encode_other(self, part: Categories | Dates | Embedding, table: Table) -> np.ndarray:
         if table.kind(part.name) == "empty":
@@ -182,20 +196,6 @@ def _checked(preprocessing: Preprocessing) -> Preprocessing:
     return preprocessing
 
 
-def _check_columns(expected: tuple[str, ...], table: Table) -> None:
-    given = set(table.names)
-    if missing := [name for name in expected if name not in given]:
-        raise ValueError(
-            f"the table must have the columns that the model was fitted on, but {_listed(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} missing. It has {_listed(table.names)}."
-        )
-    if extra := [name for name in table.names if name not in set(expected)]:
-        raise ValueError(
-            f"the table must have only the columns that the model was fitted on, but also has {_listed(extra)}. "
-            "Leave them out."
-        )
-
-
 def _check_kind(name: str, expected: str, table: Table) -> None:
     given = table.kind(name)
     alike = ({"number", "boolean"}, {"date", "datetime"})
@@ -245,6 +245,6 @@ def _in_words(part: Categories | Dates | Embedding) -> str:
     return words + ("; missing values marked" if missing else "")
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:8])
     return shown + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -51,7 +51,7 @@ class ProportionTable:
             extra = [bag for bag in self.bags if bag not in known]
             raise ValueError(
                 f"proportions must name only bags that have instances, but bag {extra[0]!r} has none"
-                f"{_and_more(extra)}. Drop it, or wrap the table in read_proportions(...) to allow it."
+                f"{_and_more(extra)}. Drop its row. (In Python, read_proportions(...) around the table allows it.)"
             )
         return self.values[[place_of[bag] for bag in bags]]
 
@@ -79,7 +79,8 @@ def read_proportions(
     if isinstance(proportions, Mapping):
         bags, classes, values = _from_mapping(proportions)
     elif (table := read_table(proportions)) is not None:
-        bags, classes, values = _from_frame(proportions, table, bag_column or _if_there(likely_column, table))
+        likely = likely_column if isinstance(likely_column, str) else None
+        bags, classes, values = _from_frame(proportions, table, bag_column, likely)
     else:
         bags, classes, values = _from_array(proportions)
     return _sorted_by_class(bags, classes, values)
@@ -89,17 +90,18 @@ def shares_of(table: ProportionTable, rows: np.ndarray, bags: Sequence[Hashable]
     """Return `rows` of a table as shares that sum to 1; refuse counts that nobody declared as such."""
     known = np.logical_not(np.isnan(rows).all(axis=1))
     if not known.any():
-        raise ValueError("the proportions of at least one bag must be known, but all are missing.")
+        raise ValueError("the proportions of at least one bag must be known, but all are missing. Fill them in.")
     if counts:
         return _divided(rows, bags, known)
     sums = rows.sum(axis=1)
     whole = np.nan_to_num(rows) == np.round(np.nan_to_num(rows))
-    if whole[known].all() and (np.abs(sums[known] - 1) > 1e-4).any():
+    percentages = bool((np.abs(sums[known] - 100) < 1).all())
+    if (whole[known].all() or percentages) and (np.abs(sums[known] - 1) > 1e-4).any():
         bag = int(np.flatnonzero(known & (np.abs(sums - 1) > 1e-4))[0])
         row = ", ".join(f"{label}: {value:g}" for label, value in zip(table.classes[:6], rows[bag], strict=False))
         raise ValueError(
-            f"proportions must sum to 1 in every bag, but bag {bags[bag]!r} sums to {sums[bag]:g} ({row}). "
-            "If these are counts, pass counts=True."
+            f"proportions must sum to 1 in every bag, but bag {bags[bag]!r} sums to {sums[bag]:g} ({row}). If these "
+            f"are {'percentages' if percentages else 'counts'}, pass counts=True (--counts on the command line)."
         )
     return rows
 
@@ -111,7 +113,7 @@ def _divided(rows: np.ndarray, bags: Sequence[Hashable], known: np.ndarray) -> n
         bag = int(np.flatnonzero(bad)[0])
         raise ValueError(
             f"counts must be finite, not negative, and not all zero, but bag {bags[bag]!r} has {rows[bag].tolist()}. "
-            "For a bag with unknown proportions, leave the whole row empty (missing)."
+            "Correct them; for a bag with unknown proportions, leave the whole row empty (missing)."
         )
     return rows / rows.sum(axis=1, keepdims=True)
 
@@ -155,38 +157,55 @@ def _from_array(proportions: Any) -> tuple[None, list[Any], np.ndarray]:
     return None, list(range(values.shape[1])), values
 
 
-def _from_frame(native: Any, table: Table, bag_column: str | None) -> tuple[list[Hashable], list[Any], np.ndarray]:
+def _from_frame(
+    native: Any, table: Table, bag_column: str | None, likely_column: str | None
+) -> tuple[list[Hashable], list[Any], np.ndarray]:
+    if bag_column is None and likely_column in table.names:
+        bag_column = likely_column
     index = getattr(native, "index", None)  # pandas alone has one
     index_name = getattr(index, "name", None)
     if index_name is not None and bag_column in (None, index_name):
         bag_column = None
     elif bag_column is None:
-        bag_column = _find_bag_column(table, index)
+        bag_column = _find_bag_column(table, index, likely_column)
     else:
         check_choice("the column of bag ids", bag_column, table.names)
     bags = table.values(bag_column) if bag_column is not None else list(index)  # pyright: ignore[reportArgumentType]
     columns = [name for name in table.names if name != bag_column]
-    if any(bag is None or bag != bag for bag in bags):
-        raise ValueError("every row of proportions must have a bag id, but some are missing. Fill them in.")
+    missing = [row for row, bag in enumerate(bags) if bag is None or bag != bag or bag == ""]
+    if missing:
+        raise ValueError(
+            f"every row of proportions must have a bag id, but row {missing[0]} (counted from 0) has none in column "
+            f"{bag_column!r}. Fill it in, or drop the row."
+        )
     if len(set(bags)) != len(bags):
         seen: set[Hashable] = set()
         twice = next(bag for bag in bags if bag in seen or seen.add(bag))
         raise ValueError(f"every bag must have one row of proportions, but bag {twice!r} has several. Add them up.")
     for name in columns:
         if table.kind(name) not in ("number", "boolean", "empty"):
+            values = table.values(name)
+            row = next((row for row, value in enumerate(values) if not _is_number(value)), 0)
             raise TypeError(
-                f"proportions must be numbers, but column {name!r} holds {table.kind(name)} values. "
-                "Drop it if it is not a class, or convert it."
+                f"proportions must be numbers, but column {name!r} holds {values[row]!r} for bag {bags[row]!r}. "
+                "Correct it, or drop the column if it is not a class."
             )
     labels = {str(name): name for name in getattr(native, "columns", columns)} if index is not None else {}
     return bags, [labels.get(name, name) for name in columns], table.numbers(columns)
 
 
-def _if_there(name: object, table: Table) -> str | None:
-    return name if isinstance(name, str) and name in table.names else None
+def _is_number(value: Any) -> bool:
+    """Whether a cell is missing, a number, or text that can be read as one."""
+    if value is None:
+        return True
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
-def _find_bag_column(table: Table, index: Any) -> str | None:
+def _find_bag_column(table: Table, index: Any, likely_column: str | None) -> str | None:
     """Return the column of bag ids, or None for the index of a pandas frame."""
     if "bag" in table.names:
         return "bag"
@@ -198,7 +217,7 @@ def _find_bag_column(table: Table, index: Any) -> str | None:
         return None
     raise ValueError(
         f"proportions must have a column of bag ids, but none of {list(table.names)} is called 'bag' or holds text. "
-        "Rename the column of bag ids to 'bag', or pass read_proportions(table, bag_column=...)."
+        f"Rename the column of bag ids to {likely_column or 'bag'!r}, or pass read_proportions(table, bag_column=...)."
     )
 
 

@@ -1,6 +1,5 @@
 import errno
 import os
-import subprocess
 import sys
 
 import pytest
@@ -24,19 +23,6 @@ def results(tmp_path):
     for record in make_grid(seeds=1):
         write_record(tmp_path / "results", record)
     return tmp_path / "results"
-
-
-def test_help_imports_nothing_heavy():
-    heavy = ("torch", "numpy", "matplotlib", "jinja2", "sklearn", "rich")
-    code = (
-        "import sys\nfrom bagwise.cli import app\n"
-        "for arguments in (['--help'], ['reproduce', '--help']):\n"
-        "    try:\n        app(arguments)\n    except SystemExit as stop:\n        assert stop.code == 0\n"
-        f"print([name for name in {heavy!r} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "reproduce" in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_sweep_prints_its_table_and_its_page(tmp_path):

@@ -1,37 +1,21 @@
-"""The command line: arguments in, calls of the library, messages and exit codes out.
-
-Nothing heavy is imported before a command runs, so that `bagwise --help` answers at once.
-"""
+"""`bagwise reproduce`."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from bagwise.cli.messages import command_line, failures_explained
+
 if TYPE_CHECKING:
     from bagwise.experiments.records import Cell
     from bagwise.report.build import Report
 
-# exit codes: 2 for what the user can mend (arguments, files, disk), 130 for Ctrl-C as shells have it
-_MENDABLE, _INTERRUPTED = 2, 130
 
-# plain help: rich alone would take a third of the time in which it has to answer
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-
-@app.callback()
-def main() -> None:
-    """Learn classifiers for instances from the label proportions of bags."""
-
-
-@app.command()
 def reproduce(
     dataset: Annotated[str, typer.Argument(help="digits, fashion-mnist, cifar10 or cifar100.")],
     preset: Annotated[
@@ -61,11 +45,15 @@ def reproduce(
         float | None, typer.Option(min=0, help="Start no run that would end later than this.")
     ] = None,
 ) -> None:
-    """Reproduce the paper's figures on a data set: a sweep over bag sizes and losses, then a report.
+    """Reproduce the paper's figures on a data set.
 
-    Every cell of the sweep leaves a record; run the same command again to go on where it was stopped.
+    Runs a sweep over bag sizes and losses, then draws a report. Every cell of the sweep leaves a record; run the same
+    command again to go on where it was stopped.
+
+    Example: bagwise reproduce digits --losses kl,rot --bag-sizes 1,16,256
     """
-    with _failures_explained():
+    interrupted = "Finished cells and candidates are kept; to go on, run the same command again:\n  " + command_line()
+    with failures_explained(interrupted):
         from bagwise.bags.validation import check_choice
         from bagwise.experiments.datasets import DATASET_NAMES
         from bagwise.experiments.grid import PRESETS, Shard, default_preset, plan_cells
@@ -167,26 +155,3 @@ def _parse_list(option: str, text: str, kind: Callable[[str], _Item]) -> list[_I
         return [kind(part.strip()) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"{option} must be whole numbers with commas between them, but got {text!r}.") from None
-
-
-@contextmanager
-def _failures_explained() -> Iterator[None]:
-    """Turn what a user can mend into a message and an exit code; anything else is a bug and shows itself."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _say("Interrupted. Finished cells and candidates are kept; to go on, run the same command again:")
-        _say(f"  bagwise {shlex.join(sys.argv[1:])}")
-        raise typer.Exit(_INTERRUPTED) from None
-    except OSError as error:
-        # an error of the system names a file; one of our own is a sentence
-        is_system = error.filename is not None and error.strerror is not None
-        _say(f"error: {error.filename}: {error.strerror}." if is_system else f"error: {error}")
-        raise typer.Exit(_MENDABLE) from None
-    except (ValueError, FloatingPointError, ModuleNotFoundError) as error:
-        _say(f"error: {error}")
-        raise typer.Exit(_MENDABLE) from None
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr)  # noqa: T201  (plain, so that nothing in a path is taken for markup)

@@ -1,0 +1,100 @@
+"""What a person or a program reads: errors as one line and an exit code, warnings, results as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+# exit codes: 2 for what the user can mend (arguments, files, disk), 130 for Ctrl-C as shells have it
+_MENDABLE, _INTERRUPTED = 2, 130
+
+
+@contextmanager
+def failures_explained(interrupted: str = "Nothing was written.") -> Iterator[None]:
+    """Turn what a user can mend into one line and an exit code; anything else is a bug and shows itself.
+
+    Args:
+        interrupted: what to say after Ctrl-C.
+    """
+    try:
+        with _warnings_said():
+            yield
+    except KeyboardInterrupt:
+        say(f"Interrupted. {interrupted}")
+        raise typer.Exit(_INTERRUPTED) from None
+    except OSError as error:
+        # an error of the system names a file; one of our own is a sentence
+        is_system = error.filename is not None and error.strerror is not None
+        _fail(f"{error.filename}: {error.strerror}." if is_system else str(error))
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("bagwise"):
+            raise  # a bug
+        _fail(str(error) if error.name is None else f"{error.name} is not installed: pip install {error.name}")
+    except (ValueError, TypeError, FloatingPointError) as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    say(f"error: {_one_line(message)}")
+    raise typer.Exit(_MENDABLE) from None
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Show a warning as a line of its own, as soon as it comes, without the place in the code."""
+
+    def show(message: Warning | str, *_: Any) -> None:
+        say(f"warning: {_one_line(str(message))}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # notes of libraries to their programmers
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def say(message: str) -> None:
+    """Print to the standard error output; plain, so that nothing in a path is taken for markup."""
+    print(message, file=sys.stderr)  # noqa: T201
+
+
+def say_unused(columns: Sequence[str]) -> None:
+    """Tell which columns of a table made no difference."""
+    if columns:
+        more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
+        say(f"note: columns that the model does not use: {', '.join(columns[:8])}{more}.")
+
+
+def show(text: str) -> None:
+    """Print a result to the standard output."""
+    print(text)  # noqa: T201
+
+
+def show_json(result: dict[str, Any]) -> None:
+    """Print a result as one JSON object on the standard output; null stands for NaN and infinities."""
+    show(json.dumps(_finite(result), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def command_line() -> str:
+    """Return the command that is running, to be run again."""
+    return f"bagwise {shlex.join(sys.argv[1:])}"
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())

@@ -1,0 +1,144 @@
+"""`bagwise fit`: from two tables to the folder of a model and its report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bagwise.commands.outputs import staged_model_folder
+from bagwise.commands.training_data import TrainingData, TrainingFiles, read_training_data
+from bagwise.commands.understanding import Understanding, understand
+from bagwise.estimator import ProportionClassifier
+from bagwise.model_selection import AccuracyEstimate, estimate_accuracy
+from bagwise.report.model import write_model_report
+from bagwise.report.model_words import FEWEST_HELD_OUT_BAGS
+from bagwise.tables.slices import FrameInMemory
+
+if TYPE_CHECKING:
+    import polars as pl
+
+REPORT_FILE = "report.html"
+
+# A report of a sample of bags with as many rows tells the same story as one of all.
+_MOST_ROWS_TO_DESCRIBE = 1_000_000
+_ROWS_PER_SLICE = 100_000
+# The estimate of accuracy hardly gains from more, and its bootstrap would take a gigabyte of memory.
+_MOST_BAGS_TO_ESTIMATE_FROM = 5000
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit left behind.
+
+    Attributes:
+        model: folder of the model.
+        report: its page; None where none was asked for.
+        rows: number of rows it was fitted on.
+        bags: number of bags.
+        classes: labels of the classes.
+        epochs: passes over the bags that were made.
+        best_epoch: the one whose weights were kept.
+        held_out: "kl" and "l1" of the held-out bags at that epoch; None where none were held out.
+        accuracy: share of the rows labelled rightly, estimated from held-out bags; None where they are too few.
+        warnings: in plain words.
+        seconds: that it took.
+    """
+
+    model: str
+    report: str | None
+    rows: int
+    bags: int
+    classes: tuple[str, ...]
+    epochs: int
+    best_epoch: int
+    held_out: dict[str, float] | None
+    accuracy: AccuracyEstimate | None
+    warnings: tuple[str, ...]
+    seconds: float
+
+
+def check_files(files: TrainingFiles) -> Understanding:
+    """Read and check the tables, and tell how they were understood; nothing is written."""
+    return understand(read_training_data(files), files.bag)
+
+
+def fit_files(
+    files: TrainingFiles,
+    classifier: ProportionClassifier,
+    out: Path,
+    *,
+    overwrite: bool,
+    report: bool,
+    note: Callable[[str], None],
+) -> Fitted:
+    """Fit `classifier` on two tables and write the folder of the model: all of it, or nothing.
+
+    Args:
+        files: the tables.
+        classifier: not fitted yet.
+        out: the folder.
+        overwrite: whether to replace another model there.
+        report: whether to write a page about the model into the folder.
+        note: told of what looks odd in the tables, before the training.
+    """
+    start = time.monotonic()
+    with staged_model_folder(out, overwrite=overwrite) as folder:
+        data = read_training_data(files)
+        for text in data.notes:
+            note(text)
+        if isinstance(data.rows, FrameInMemory):
+            frame = data.rows.frame.select(files.bag, *data.inputs)
+            classifier.fit(frame, bags=files.bag, proportions=data.matched.table)
+        else:
+            classifier.fit_parquet(data.rows.path, bags=files.bag, proportions=data.matched.table, columns=data.inputs)
+            frame = _some_bags(data, files.bag)
+        classifier.save(folder)
+        accuracy = _estimated_accuracy(classifier, frame, files.bag)
+        if report:
+            write_model_report(folder / REPORT_FILE, classifier, frame, files.bag, data.matched.table, title=out.name)
+    best = classifier.history_[classifier.best_epoch_ - 1]
+    return Fitted(
+        model=str(out),
+        report=str(out / REPORT_FILE) if report else None,
+        rows=data.rows.num_rows,
+        bags=len(data.matched.bags),
+        classes=tuple(str(label) for label in classifier.classes_),
+        epochs=len(classifier.history_),
+        best_epoch=classifier.best_epoch_,
+        held_out=best.get("held_out"),
+        accuracy=accuracy,
+        warnings=(*data.notes, *classifier.warnings_),
+        seconds=round(time.monotonic() - start, 3),
+    )
+
+
+def _some_bags(data: TrainingData, bag: str) -> pl.DataFrame:
+    """Read the rows of as many bags, drawn at random, as fit in memory easily: all of them, where they do."""
+    import polars as pl
+
+    matched = data.matched
+    order = np.random.default_rng(0).permutation(len(matched.bags))
+    num_chosen = np.searchsorted(np.cumsum(matched.sizes[order]), _MOST_ROWS_TO_DESCRIBE, side="right")
+    chosen = {matched.bags[number] for number in order[: max(2, num_chosen)]}
+    slices = data.rows.slices(_ROWS_PER_SLICE, [bag, *data.inputs])
+    return pl.concat(frame.filter([name in chosen for name in frame[bag].to_list()]) for frame in slices)
+
+
+def _estimated_accuracy(classifier: ProportionClassifier, frame: pl.DataFrame, bag: str) -> AccuracyEstimate | None:
+    """Estimate from the bags that were held out of the training; None where they are too few."""
+    report = classifier.bag_report_
+    number_of = {name: number for number, name in enumerate(report["bag"])}
+    index = np.array([number_of[name] for name in frame[bag].to_list()])
+    held_out = np.intersect1d(index, np.flatnonzero(report["held_out"]))
+    if len(held_out) < FEWEST_HELD_OUT_BAGS:
+        return None
+    if len(held_out) > _MOST_BAGS_TO_ESTIMATE_FROM:
+        held_out = np.random.default_rng(0).choice(held_out, _MOST_BAGS_TO_ESTIMATE_FROM, replace=False)
+    used = np.flatnonzero(np.isin(index, held_out))
+    known = np.stack([report[f"known {label}"] for label in classifier.classes_], axis=1)
+    return estimate_accuracy(known, classifier.predict_proba(frame.drop(bag)[used]), index[used])

@@ -1,0 +1,25 @@
+"""What a person reads when something goes wrong."""
+
+import pytest
+import typer
+
+from bagwise.cli.messages import failures_explained
+
+
+def test_an_error_of_several_lines_is_said_in_one(capsys):
+    with pytest.raises(typer.Exit) as stopped, failures_explained():
+        raise ValueError("the first line.\n   Another\n\tline.")
+    assert stopped.value.exit_code == 2
+    assert capsys.readouterr().err == "error: the first line. Another line.\n"
+
+
+def test_an_interruption_has_the_exit_code_of_shells(capsys):
+    with pytest.raises(typer.Exit) as stopped, failures_explained("Nothing was written."):
+        raise KeyboardInterrupt
+    assert stopped.value.exit_code == 130
+    assert capsys.readouterr().err == "Interrupted. Nothing was written.\n"
+
+
+def test_a_bug_shows_itself():
+    with pytest.raises(ZeroDivisionError), failures_explained():
+        raise ZeroDivisionError
