@@ -22,7 +22,7 @@ from bagwise.training.checkpoint import write_atomically
 
 FORMAT = "bagwise-model"
 # Raised when older readers would misread a newer folder.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class ModelFolderError(ValueError):
@@ -72,7 +72,10 @@ def read_model(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
     """Return the model and the weights that `write_model` wrote; raise `ModelFolderError` for anything else."""
     path = Path(folder)
     if not (path / "model.json").is_file():
-        raise ModelFolderError(f"{path} is not the folder of a model: it has no model.json. Give the folder of `save`.")
+        raise ModelFolderError(
+            f"{path} is not the folder of a model: it has no model.json. "
+            "Give the folder that `bagwise fit` or `save` wrote."
+        )
     content = _read_json(path / "model.json")
     version = content.get("format_version")
     if version != FORMAT_VERSION:

@@ -3,12 +3,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize
 from scipy.special import log_softmax, wrightomega
 
 from bagwise import functional as BF
 from bagwise.bags import BagLayout
-from bagwise.functional.noise import ProportionNoise, _most_likely_proportions, _wright_omega, noisy_bag_kl
+from bagwise.functional.noise import (
+    ProportionNoise,
+    _most_likely_proportions,
+    _wright_omega,
+    nearest_proportions,
+    noisy_bag_kl,
+)
+from bagwise.methods import NoisyKL
 from reference.strategies import bag_problems
 
 NOISES = [ProportionNoise("laplace", 1.5), ProportionNoise("gaussian", 0.3), ProportionNoise("rounding", 5.0)]
@@ -182,3 +190,34 @@ def test_wrong_noise_is_refused():
         ProportionNoise("laplas", 1.0)
     with pytest.raises(ValueError, match="scale"):
         ProportionNoise("gaussian", -1.0)
+
+
+@settings(max_examples=60)
+@given(arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(2, 6)), elements=st.floats(-30, 60)))
+def test_the_nearest_proportions_are_the_projection_onto_the_simplex(counts):
+    sizes = np.full(len(counts), 20)
+    z = nearest_proportions(counts, sizes, ProportionNoise("laplace", 50.0), range(len(counts)))
+    assert (z >= 0).all()
+    np.testing.assert_allclose(z.sum(axis=1), 1, atol=1e-12)
+    # optimality: no corner of the simplex lies beyond the plane through z that faces the counts
+    towards = counts / 20 - z
+    assert (towards.max(axis=1) <= (towards * z).sum(axis=1) + 1e-9).all()
+
+
+def test_proportions_without_noise_are_left_as_they_are():
+    counts = np.array([[3.0, 7.0, 0.0], [np.nan, np.nan, np.nan]])
+    z = nearest_proportions(counts, np.array([10, 4]), ProportionNoise("rounding", 1.0), ["a", "b"])
+    np.testing.assert_allclose(z[0], [0.3, 0.7, 0.0], atol=1e-12)
+    assert np.isnan(z[1]).all()
+
+
+def test_the_method_is_the_function():
+    generator = torch.Generator().manual_seed(0)
+    problem = (
+        torch.randn(6, 3, generator=generator),
+        BagLayout.from_sizes([2, 4]),
+        torch.tensor([[0.5, 0.5, 0], [0, 0, 1]]),
+    )
+    for reduction in ("mean", "none"):
+        expected = noisy_bag_kl(*problem, NOISES[0], reduction=reduction)
+        assert torch.equal(NoisyKL(NOISES[0]).loss(*problem, reduction=reduction), expected)

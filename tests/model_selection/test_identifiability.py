@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from bagwise.model_selection import identifiability_warnings
+from bagwise import ProportionNoise
+from bagwise.model_selection import identifiability_warnings, noise_warnings
 
 
 def random_bags(rng, num_bags, size, shares):
@@ -69,3 +70,22 @@ def test_wrong_input_is_named():
         identifiability_warnings([[3, 4]], [7])
     with pytest.raises(ValueError, match="sizes"):
         identifiability_warnings([[0.5, 0.5]], [7, 8])
+
+
+def test_noise_that_drowns_the_counts_is_told_with_its_share():
+    rng = np.random.default_rng(0)
+    true = rng.binomial(50, 0.3, size=4000)
+    for scale, drowns in ((1.0, False), (10.0, True)):
+        noisy = true + rng.normal(0, scale, 4000)
+        shares = np.stack([noisy, 50 - noisy], axis=1) / 50
+        found = noise_warnings(shares, np.full(4000, 50), ProportionNoise("gaussian", scale))
+        assert bool(found) == drowns
+    # variances 10.5 of the labels and 100 of the noise
+    share = int(found[0].split("explains ")[1].split(" %")[0])
+    assert abs(share - 100 * 100 / 110.5) < 9
+    assert "standard deviation 10 per count" in found[0]
+
+
+def test_unknown_bags_do_not_count_in_the_noise():
+    shares = np.array([[0.1, 0.9], [0.9, 0.1], [np.nan, np.nan]])
+    assert noise_warnings(shares, [50, 50, 10_000], ProportionNoise("laplace", 1.0)) == []

@@ -3,6 +3,7 @@ import math
 import pytest
 from sklearn.model_selection import ParameterGrid
 
+from bagwise import ProportionClassifier
 from bagwise.model_selection import WholeBags, cross_validate, successive_halving
 
 SPLITTER = WholeBags(folds=2)
@@ -73,3 +74,18 @@ def test_a_candidate_that_diverges_loses_and_is_shown(estimator, problem):
 def test_wrong_options_are_refused(estimator, problem, candidates, options, message):
     with pytest.raises(ValueError, match=message):
         successive_halving(estimator, candidates, problem.X, problem.bags, problem.proportions, most=5, **options)
+
+
+def test_methods_and_their_parameters_are_searched_together(problem):
+    model = ProportionClassifier(network="linear", learning_rate=0.03, counts=True, device="cpu", random_state=0)
+    candidates = [
+        {"method": "kl"},
+        {"method": "rot", "method_parameters": {"alpha": 0.3}},
+        {"method": "l2", "learning_rate": 1e-6},
+    ]
+    result = successive_halving(model, candidates, problem.X, problem.bags, problem.counts, most=4, splitter=SPLITTER)
+    assert result.best["method"] != "l2"
+    assert result.best["epochs"] == 4
+    assert "method='rot', method_parameters={'alpha': 0.3}" in result.table()
+    best = model.set_params(**result.best).fit(problem.X, bags=problem.bags, proportions=problem.counts)
+    assert best.score(problem.X, problem.labels) > 0.6

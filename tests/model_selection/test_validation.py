@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import GroupKFold
 
-from bagwise.estimator import ProportionClassifier
+from bagwise import ProportionClassifier, ProportionNoise
 from bagwise.model_selection import BootstrapBags, HalfBags, WholeBags, cross_validate, kl_score
 from bagwise.tables import read_proportions
 
@@ -141,3 +141,22 @@ def test_counts_and_class_names_reach_the_classifier_of_bagwise(problem):
     counts = {name: {"late": c, "early": b, "absent": a} for name, (a, b, c) in zip(names, problem.counts, strict=True)}
     result = cross_validate(classifier, problem.X, problem.bags, counts, splitter=WholeBags(folds=2))
     np.testing.assert_allclose(result.proportions, problem.proportions)  # "absent", "early", "late"
+
+
+def test_noisy_counts_are_cleaned_before_they_are_scored(problem):
+    """Negative counts are refused unless the estimator was told of the noise."""
+    noisy = problem.counts + np.random.default_rng(0).laplace(0, 1.0, problem.counts.shape)
+    assert (noisy < 0).any()
+    model = ProportionClassifier(network="linear", epochs=2, counts=True, device="cpu", random_state=0)
+    with pytest.raises(ValueError, match="counts must be finite, not negative"):
+        cross_validate(model, problem.X, problem.bags, noisy)
+    model.set_params(proportion_noise=ProportionNoise("laplace", 1.0))
+    result = cross_validate(model, problem.X, problem.bags, noisy, splitter=WholeBags(folds=2))
+    assert np.isfinite(result.mean("kl"))
+    np.testing.assert_allclose(result.proportions.sum(axis=1), 1)
+
+
+def test_a_warning_of_the_bags_is_not_repeated_by_every_fold(problem):
+    alike = np.full((60, 2), 0.5)
+    model = ProportionClassifier(network="linear", epochs=1, device="cpu", random_state=0)
+    cross_validate(model, problem.X, problem.bags, alike, splitter=WholeBags(folds=2))  # warnings are errors here

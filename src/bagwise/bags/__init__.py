@@ -5,6 +5,7 @@ from bagwise.bags.creation import bags_by_column, clustered_bags, dirichlet_bags
 from bagwise.bags.data import Bags
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.loader import BagLoader, Batch
+from bagwise.bags.memberships import Memberships
 
 __all__ = [
     "Augment",
@@ -13,6 +14,7 @@ __all__ = [
     "Bags",
     "Batch",
     "ImageAugment",
+    "Memberships",
     "bags_by_column",
     "clustered_bags",
     "dirichlet_bags",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 PROPORTION_TOLERANCE = 1e-4
+MOST_NAMES_LISTED = 20
 
 
 def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
@@ -22,9 +23,12 @@ def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
     known = list(known)
     if value in known:
         return
-    listed = ", ".join(repr(name) for name in known)
-    nearest = difflib.get_close_matches(str(value).lower(), known, n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    listed = ", ".join(repr(name) for name in known[:MOST_NAMES_LISTED])
+    if len(known) > MOST_NAMES_LISTED:  # the columns of a table may be thousands
+        listed += f" and {len(known) - MOST_NAMES_LISTED} more"
+    lower = {name.lower(): name for name in known}
+    nearest = difflib.get_close_matches(str(value).lower(), lower, n=1)
+    hint = f" Did you mean {lower[nearest[0]]!r}?" if nearest else ""
     raise ValueError(f"{argument} must be one of {listed}, but got {value!r}.{hint}")
 
 
@@ -133,7 +137,7 @@ def check_proportion_values(proportions: Tensor, bag_names: Sequence[object] | N
         total = f"{sums[bag].item():.6g}"
         row = values[bag]
         if bool((row == row.round()).all()) and total not in ("0", "inf"):
-            fix = "If these are counts, divide each row by its sum (or pass counts=True to Bags)."
+            fix = "If these are counts, pass counts=True (--counts on the command line), or divide each row by its sum."
         elif total == "100":
             fix = "If these are percentages, divide by 100."
         elif total == "0":
@@ -224,6 +228,15 @@ def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:
         raise ValueError(
             f"counts must not be all zero, but bag {bag_names[bag]!r} has {_row(counts, bag)}. "
             "For a bag with unknown proportions, make the whole row NaN."
+        )
+
+
+def check_enough_known_bags(num_known: int) -> None:
+    """Raise unless the proportions of at least two bags are known."""
+    if num_known < 2:
+        raise ValueError(
+            "at least 2 bags must have known proportions, since classes are told apart by how bags differ, but "
+            f"there {'is only 1' if num_known else 'are none'}. Add bags, or cut them finer."
         )
 
 

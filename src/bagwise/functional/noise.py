@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +18,9 @@ from bagwise.functional.segments import segment_logsumexp
 
 # Variance of the noise in a count, for a scale of 1.
 _UNIT_VARIANCE = {"laplace": 2.0, "gaussian": 1.0, "rounding": 1 / 12}
+
+# Counts that miss the size of their bag by more than this many standard deviations are no noise but a mistake.
+_FARTHEST_SUM = 10
 
 # Proportions are never taken to be surer than this: beyond it float32 could not tell the difference.
 _HIGHEST_PRECISION = 1e6
@@ -57,6 +62,51 @@ class ProportionNoise:
         return _UNIT_VARIANCE[self.kind] * self.scale**2
 
 
+def nearest_proportions(
+    counts: np.ndarray, sizes: np.ndarray, noise: ProportionNoise, bag_names: Sequence[Hashable]
+) -> np.ndarray:
+    r"""Turn noisy counts, which may be negative and need not add up to the size of their bag, into proportions.
+
+    Returns the point of the simplex that is nearest to the counts c over the size n (Euclidean distance): under
+    normal noise the most likely proportions. With the multiplier t that makes them sum to 1 it is
+    :math:`z_k = \max(c_k / n - t, 0)`, so no class is favoured, as it would be if c were clipped and rescaled.
+
+    Args:
+        counts: `[bags, classes]` as published; a row of NaN is a bag with unknown proportions and stays one.
+        sizes: `[bags]` the true number of instances, which is known from the instances themselves.
+        noise: what was added to the counts.
+        bag_names: `[bags]` for the messages.
+
+    Example:
+        >>> nearest_proportions(np.array([[12.0, -1.0]]), np.array([10]), ProportionNoise("laplace", 2.0), ["a"])
+        array([[1., 0.]])
+    """
+    known = ~np.isnan(counts).all(axis=1)
+    if not np.isfinite(counts[known]).all():
+        bag = int(np.flatnonzero(known & ~np.isfinite(counts).all(axis=1))[0])
+        raise ValueError(
+            f"noisy counts must be finite, but bag {bag_names[bag]!r} has {counts[bag].tolist()}. "
+            "For a bag with unknown proportions, leave the whole row empty (missing)."
+        )
+    num_classes = counts.shape[1]
+    gap = np.abs(counts.sum(axis=1) - sizes)
+    too_far = known & (gap > _FARTHEST_SUM * np.sqrt(num_classes * noise.count_variance) + 1)
+    if too_far.any():
+        bag = int(np.flatnonzero(too_far)[0])
+        raise ValueError(
+            f"the counts of a bag must add up to its size but for the noise ({noise.kind}, scale {noise.scale:g}), but "
+            f"bag {bag_names[bag]!r} has {sizes[bag]} instances and its counts sum to {counts[bag].sum():g}. "
+            "Correct the scale of the noise, or give all instances of the bag."
+        )
+    shares = counts / sizes[:, None]
+    # t makes the j largest sum to 1, for the largest j that leaves them all positive
+    descending = -np.sort(-shares, axis=1)
+    multipliers = (np.cumsum(descending, axis=1) - 1) / np.arange(1, num_classes + 1)
+    last = np.maximum((descending > multipliers).sum(axis=1), 1) - 1
+    nearest = np.maximum(shares - multipliers[np.arange(len(shares)), last][:, None], 0)
+    return nearest / nearest.sum(axis=1, keepdims=True)
+
+
 def noisy_bag_kl(
     logits: Tensor,
     bag_index: Tensor | BagLayout,
@@ -89,7 +139,7 @@ def noisy_bag_kl(
     Args:
         logits: `[instances, classes]`, unnormalised scores.
         bag_index: `[instances]` integers in any order, or a `BagLayout`.
-        proportions: `[bags, classes]`, z~ (clip noisy counts at 0 and divide by their sum); a row of NaN is a bag
+        proportions: `[bags, classes]`, z~ (see `nearest_proportions`); a row of NaN is a bag
             with unknown proportions and gives no loss.
         noise: kind and scale of the noise.
         reduction: "mean" over the bags with known proportions, "sum", or "none" for `[bags]`.

@@ -1,6 +1,7 @@
 """Ways to learn from bags: one method per file, found by name in the registry."""
 
 from bagwise.methods.base import Method
+from bagwise.methods.noisy_kl import NoisyKL
 from bagwise.methods.registry import METHODS, get_method, method_name
 
-__all__ = ["METHODS", "Method", "get_method", "method_name"]
+__all__ = ["METHODS", "Method", "NoisyKL", "get_method", "method_name"]

@@ -9,9 +9,17 @@ import numpy as np
 import torch
 
 from bagwise.bags.validation import check_proportion_values
+from bagwise.functional.noise import ProportionNoise
 
 # Proportions that vary by less than this share of what random bags of their sizes would, carry next to nothing.
 _WEAK_SPREAD = 0.3
+
+# Counts whose variance between bags is noise to more than this share hardly speak of the classes.
+_DROWNED = 0.8
+
+
+class BagWarning(UserWarning):
+    """What the bags cannot teach, said before training; `ProportionClassifier.warnings_` keeps it."""
 
 
 def identifiability_warnings(proportions: Any, sizes: Any, class_names: Sequence[object] | None = None) -> list[str]:
@@ -77,6 +85,34 @@ def identifiability_warnings(proportions: Any, sizes: Any, class_names: Sequence
             "Use smaller bags, more bags, or bags that differ more."
         )
     return warnings
+
+
+def noise_warnings(proportions: Any, sizes: Any, noise: ProportionNoise) -> list[str]:
+    """Say where the declared noise drowns the counts: it explains most of how they differ from bag to bag.
+
+    Args:
+        proportions: `[bags, classes]`, a row of NaN is an unknown bag.
+        sizes: `[bags]` number of instances.
+        noise: of the counts.
+
+    Example:
+        >>> print(*noise_warnings([[0.3, 0.7], [0.5, 0.5]], [10, 10], ProportionNoise("gaussian", 3.0)))
+        the declared noise (gaussian, standard deviation 3 per count) explains all of how the counts differ between ...
+    """
+    z, n = np.array(proportions, dtype=np.float64), np.array(sizes, dtype=np.float64)
+    known = ~np.isnan(z[:, 0])
+    z, n = z[known], n[known]
+    shares = np.average(z, axis=0, weights=n)
+    between = np.square(n[:, None] * (z - shares)).mean(axis=0).max()  # variance of the counts of the clearest class
+    drowned = noise.count_variance / max(between, 1e-12)
+    if drowned < _DROWNED:
+        return []
+    share = "all" if drowned >= 1 else f"{100 * drowned:.0f} %"
+    return [
+        f"the declared noise ({noise.kind}, standard deviation {np.sqrt(noise.count_variance):.2g} per count) explains "
+        f"{share} of how the counts differ between the {len(z)} bags: little is left to learn from. Use larger bags, "
+        "more bags, or counts with less noise."
+    ]
 
 
 def _weakest_contrast(z: np.ndarray, n: np.ndarray) -> tuple[float, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,13 +12,15 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
+from bagwise.bags import Memberships
 from bagwise.bags.data import number_bags
 from bagwise.bags.validation import check_choice
 from bagwise.model_selection.accuracy import AccuracyEstimate, estimate_accuracy
+from bagwise.model_selection.identifiability import BagWarning
 from bagwise.model_selection.scores import SCORES, Score
 from bagwise.model_selection.splitters import Splitter, WholeBags
 from bagwise.tables import ProportionTable, read_proportions
-from bagwise.tables.proportions import shares_of
+from bagwise.tables.shares import clean_shares
 
 
 class BagEstimator(Protocol):
@@ -122,10 +125,16 @@ def cross_validate(
             f"bags must hold the bag id of each instance, but got the text {bags!r}. Pass the column itself, and X "
             "without it."
         )
+    if isinstance(bags, Memberships):
+        raise TypeError(
+            "bags that overlap are split as copies: pass X[memberships.rows] as X and memberships.bag_ids as bags."
+        )
     bag_index, names = number_bags(bags)
     table = read_proportions(proportions)
     rows = table.rows_of(names, allow_others=isinstance(proportions, ProportionTable))
-    shares = shares_of(table, rows, names, counts=True)  # what sums to 1 stays as it is
+    noise = getattr(estimator, "proportion_noise", None)
+    counts = noise is None or getattr(estimator, "counts", True)  # without noise, what sums to 1 stays as it is
+    shares = clean_shares(table, rows, names, np.bincount(bag_index), counts=counts, noise=noise)
 
     probability_sum = np.zeros((len(bag_index), len(table.classes)))
     times_tested = np.zeros(len(bag_index), dtype=np.int64)
@@ -136,7 +145,9 @@ def cross_validate(
         train_bags, train_table = _training_bags(train, bags, bag_index, ProportionTable(names, table.classes, rows))
         started = time.perf_counter()
         fitted: Any = clone(estimator)  # pyright: ignore[reportArgumentType]
-        fitted.fit(_safe_indexing(X, train), bags=train_bags, proportions=train_table)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BagWarning)  # said once, by the fit to all bags, not by every fold
+            fitted.fit(_safe_indexing(X, train), bags=train_bags, proportions=train_table)
         seconds.append(time.perf_counter() - started)
         probabilities = np.asarray(fitted.predict_proba(_safe_indexing(X, test)), dtype=np.float64)
         for name, score in functions.items():

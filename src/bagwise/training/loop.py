@@ -58,7 +58,7 @@ def train(
     method: str | Method = "kl",
     recipe: Recipe = Recipe(),  # noqa: B008  (frozen)
     augment: Augment | None = None,
-    held_out: Bags | None = None,
+    held_out: Bags | Callable[[nn.Module], dict[str, float]] | None = None,
     evaluator: Callable[[nn.Module], dict[str, float]] | None = None,
     evaluate_every: int = 1,
     folder: str | os.PathLike[str] | None = None,
@@ -78,8 +78,8 @@ def train(
         method: a name of `bagwise.methods`, or a method with its hyper-parameters: `get_method("rot", alpha=0.3)`.
         recipe: optimizer, schedule, batch size and all else that decides the final weights.
         augment: random variants of the instances, drawn on the device.
-        held_out: other bags, scored after an epoch by the KL and L1 distance of proportions; nothing is learned
-            from them.
+        held_out: other bags, scored after an epoch by the KL and L1 distance of proportions, or a function that
+            scores a network on them; nothing is learned from them but, with `Recipe.patience`, when to stop.
         evaluator: called with the network after an epoch, e.g. `Evaluator`, the one place for instance labels.
         evaluate_every: epochs between evaluations; the last epoch is always evaluated.
         folder: where the checkpoint and the log are kept, visible to all processes; None keeps none.
@@ -101,7 +101,10 @@ def train(
     check_count("checkpoint_every", checkpoint_every)
     method = get_method(method) if isinstance(method, str) else method
     normalise = None if augment is None else augment.normalise
-    score_bags = None if held_out is None else BagEvaluator(held_out, normalise, recipe.chunk_instances or 2048)
+    chunk = recipe.chunk_instances or 2048
+    score_bags = BagEvaluator(held_out, normalise, chunk) if isinstance(held_out, Bags) else held_out
+    if recipe.patience is not None and score_bags is None:
+        raise ValueError("patience is counted on held-out bags, but there are none. Pass held_out=, or no patience.")
     run = describe_run(network, method, bags, recipe, augment)
     equal_bags = bags.layout.common_size is not None
 
@@ -137,6 +140,8 @@ def train(
         _told_how_to_resume(run_folder),
     ):
         for epoch in range(resumed_from, recipe.epochs):
+            if _has_stalled(history, recipe.patience):
+                break
             plan = loader.plan(epoch)
             num_batches = len(plan.batches)
             tally = LossTally(bags, fabric, epoch + 1)
@@ -175,10 +180,12 @@ def train(
             if is_last or (epoch + 1) % evaluate_every == 0:
                 with fabric.autocast():
                     if score_bags is not None:
-                        entry["held_out"] = score_bags(state.best_network)
+                        # one process speaks for all: where they stop may not hang on the rounding of each
+                        entry["held_out"] = fabric.broadcast(score_bags(state.best_network))
                     if evaluator is not None:
                         entry["evaluation"] = evaluator(state.best_network)
             history.append(entry)
+            is_last = is_last or _has_stalled(history, recipe.patience)
             if run_folder is not None and fabric.is_global_zero:
                 run_folder.record(entry)
                 if is_last or (epoch + 1) % checkpoint_every == 0:
@@ -198,6 +205,14 @@ def _backward(
         losses = method.loss(logits, batch.layout, batch.proportions, reduction="none")
         fabric.backward(losses.sum() * scale)
     return losses.detach()
+
+
+def _has_stalled(history: list[dict[str, Any]], patience: int | None) -> bool:
+    """Whether the last `patience` evaluations were all no better than the best before them."""
+    if patience is None:
+        return False
+    scores = [entry["held_out"]["kl"] for entry in history if "held_out" in entry]
+    return len(scores) > patience and min(scores[-patience:]) >= min(scores[:-patience])
 
 
 @contextmanager

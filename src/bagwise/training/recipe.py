@@ -17,7 +17,9 @@ class Recipe:
     """How to train. Two runs with equal recipes, bags, methods and initial weights learn the same.
 
     Attributes:
-        epochs: passes over all bags.
+        epochs: passes over all bags; the most, where there is a `patience`.
+        patience: stop once this many evaluations in a row have not lowered the KL of held-out bags; None trains for
+            all epochs.
         batch_instances: most instances in a batch, over all processes; a larger bag is a batch of its own.
         optimizer: "sgd" or "adam".
         learning_rate: the highest learning rate; `schedule` says where it is reached.
@@ -42,6 +44,7 @@ class Recipe:
     """
 
     epochs: int = 50
+    patience: int | None = None
     batch_instances: int = 512
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: float = 0.1
@@ -63,8 +66,9 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_instances", "accumulate"):
             check_count(name, getattr(self, name))
-        if self.chunk_instances is not None:
-            check_count("chunk_instances", self.chunk_instances)
+        for name in ("patience", "chunk_instances"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         check_between("seed", self.seed, 0, float("inf"))
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("schedule", self.schedule, SCHEDULES)
