@@ -113,16 +113,18 @@ def estimate_accuracy(
     dispersion = _dispersion(evidence)
     if method == "auto":
         method = "residuals" if dispersion < _highest_random_dispersion(*evidence.counts.shape) else "temperature"
-    # how often each bag is in each sample; the first sample is the data themselves
-    draws = np.random.default_rng(seed).multinomial(num_bags, np.full(num_bags, 1 / num_bags), size=resamples)
-    weights = np.concatenate([np.ones((1, num_bags)), draws])
-
     temperature = None
     if method == "residuals":
-        accuracies = _from_residuals(evidence, models, weights)
+        per_bag = np.stack([_square_errors(evidence, models), evidence.sizes], axis=1)
+        sums = _resampled_sums(per_bag, resamples, seed)
+        accuracies = np.clip(1 - 0.5 * sums[:, 0] / sums[:, 1], 0, 1)
     else:
-        accuracies, temperatures = _from_temperature(evidence, weights)
-        temperature = float(temperatures[0])
+        misfit, expected_right = _at_temperatures(evidence)
+        sums = _resampled_sums(np.column_stack([evidence.sizes, misfit, expected_right]), resamples, seed)
+        num_instances, misfit, expected_right = np.split(sums, [1, 1 + len(_TEMPERATURES)], axis=1)
+        best = misfit.argmin(axis=1, keepdims=True)  # [samples, 1]
+        accuracies = (np.take_along_axis(expected_right, best, axis=1) / num_instances)[:, 0]
+        temperature = float(_TEMPERATURES[best[0, 0]])
     low, high = np.quantile(accuracies[1:], [(1 - level) / 2, (1 + level) / 2])
     return AccuracyEstimate(
         float(accuracies[0]), float(low), float(high), level, method, dispersion, num_bags, temperature
@@ -144,8 +146,23 @@ def _highest_random_dispersion(num_bags: int, num_classes: int) -> float:
     return 1.25 + 4 * np.sqrt(2 / max((num_bags - 1) * (num_classes - 1), 1))
 
 
-def _from_residuals(evidence: BagEvidence, models: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Accuracy by the variance of the residuals, `[samples]`, for `weights [samples, bags]`."""
+def _resampled_sums(per_bag: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Sums of `per_bag [bags, quantities]` over bootstrap samples, `[1 + resamples, quantities]`.
+
+    The first sample is the data themselves.
+    """
+    num_bags = len(per_bag)
+    generator, share = np.random.default_rng(seed), np.full(num_bags, 1 / num_bags)
+    # few samples at a time: how often each bag is in each of them would fill the memory with many bags
+    samples_at_once = max(1, 10_000_000 // num_bags)
+    blocks = [samples_at_once] * (resamples // samples_at_once) + [resamples % samples_at_once]
+    return np.concatenate(
+        [per_bag.sum(axis=0)[None], *(generator.multinomial(num_bags, share, size=size) @ per_bag for size in blocks)]
+    )
+
+
+def _square_errors(evidence: BagEvidence, models: np.ndarray) -> np.ndarray:
+    """Return each bag's part in E|e|^2 times the number of instances, `[bags]`."""
     num_classes = evidence.counts.shape[1]
     predicted = np.eye(num_classes)[evidence.probabilities.argmax(axis=1)]
     residuals = evidence.counts - evidence.bag_sums(predicted)
@@ -165,20 +182,17 @@ def _from_residuals(evidence: BagEvidence, models: np.ndarray, weights: np.ndarr
     variance = np.square(deviations).sum(axis=1) * len(sizes) / spare
     # and adds its own sampling variance to its square
     lean_square = np.square(lean).sum(axis=1) - variance.sum() / sizes.sum() / instances
-    square_errors = variance + sizes * lean_square[model]  # [bags], sums to E|e|^2 times the instances
-    return np.clip(1 - 0.5 * (weights @ square_errors) / (weights @ sizes), 0, 1)
+    return variance + sizes * lean_square[model]
 
 
-def _from_temperature(evidence: BagEvidence, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean top probability at the best temperature, and that temperature, both `[samples]`."""
+def _at_temperatures(evidence: BagEvidence) -> tuple[np.ndarray, np.ndarray]:
+    """Return how badly the counts fit, and how many instances are right, both `[bags, temperatures]`."""
     log_f = np.log(np.maximum(evidence.probabilities, 1e-12))
-    misfit, confidence = [], []  # [temperatures, bags]
+    misfit, expected_right = [], []
     for temperature in _TEMPERATURES:
         f = np.exp(log_f / temperature)  # at most 1, and the largest class keeps it from underflowing
         f /= f.sum(axis=1, keepdims=True)
         residuals, log_determinant = whitened_residuals(evidence.counts, *evidence.count_distribution(f))
         misfit.append(np.square(residuals).sum(axis=1) + log_determinant)
-        confidence.append(evidence.bag_sums(f.max(axis=1)))
-    best = (weights @ np.array(misfit).T).argmin(axis=1)  # [samples]
-    expected_right = (weights * np.array(confidence)[best]).sum(axis=1)
-    return expected_right / (weights @ evidence.sizes), _TEMPERATURES[best]
+        expected_right.append(evidence.bag_sums(f.max(axis=1)))
+    return np.stack(misfit, axis=1), np.stack(expected_right, axis=1)
