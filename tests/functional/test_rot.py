@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bagwise import functional as BF
+from bagwise.bags.layout import BagLayout
 from bagwise.functional.inputs import prepare
 from bagwise.functional.rot import solve_rot
+from bagwise.functional.rot_problem import Anchor, RotProblem, build_problem, evaluate
 from reference import literal
 from reference.strategies import bag_problems
 
@@ -238,16 +240,54 @@ class TestEdgeCases:
             torch.autograd.grad(BF.rot(logits, bag_index, z), logits, create_graph=True)
 
 
-def test_solving_without_looking_reaches_the_same_plan():
-    """On a GPU the solver takes a fixed number of steps and never asks whether it is done."""
-    from bagwise.functional import rot_solver
-    from bagwise.functional.rot_problem import build_problem
+@pytest.mark.parametrize("sizes", [[16, 16], [3, 40, 1, 20]], ids=["equal", "ragged"])
+@pytest.mark.parametrize(("scale", "epsilon"), [(3.0, 0.1), (3.0, 1.0), (300.0, 1.0)])
+def test_solving_without_looking_reaches_the_same_plan(sizes, scale, epsilon, monkeypatch):
+    """On a GPU the solver takes a fixed number of steps in the log domain and never asks whether it is done."""
+    logits, _, _ = one_bag(sum(sizes), 8, seed=7, scale=scale)
+    z = torch.from_numpy(np.random.default_rng(7).dirichlet(np.ones(8), size=len(sizes)))
+    z[0, :2] = 0
+    inputs = prepare(logits, BagLayout.from_sizes(sizes), z / z.sum(dim=1, keepdim=True))
+    usual = solve_rot(inputs, 0.5, epsilon)
+    monkeypatch.setattr(RotProblem, "on_cpu", property(lambda _: False))
+    blind = solve_rot(inputs, 0.5, epsilon)
+    assert usual.converged.all()
+    assert blind.converged.all()
+    torch.testing.assert_close(blind.labels, usual.labels, rtol=0, atol=1e-9)
+    torch.testing.assert_close(blind.values, usual.values, rtol=1e-10, atol=1e-10)
 
-    logits, bag_index, z = one_bag(32, 8, seed=7, scale=3.0)
-    inputs = prepare(logits, bag_index, z)
-    problem = build_problem(logits.log_softmax(dim=1).T, inputs.layout, z.T, 0.5, 0.1, tolerance=1e-10)
-    state = rot_solver._Newton.start(problem, *rot_solver._warm_start(problem))
-    for _ in range(rot_solver._NEWTON_STEPS_UNCHECKED):
-        state = state.step(problem)
-    assert state.done.all()
-    torch.testing.assert_close(state.point.plan.T, solve_rot(inputs, 0.5, 0.1).labels)
+
+def test_a_far_move_takes_new_exponentials():
+    """x + S may lie far beyond what the exponentials at the anchor can hold."""
+    logits, bag_index, z = one_bag(12, 4, seed=8)
+    layout = prepare(logits, bag_index, z).layout
+    cut = layout.cut(4)
+    problem = build_problem(cut.split(logits.log_softmax(dim=1)), cut.chunks, layout.sizes, z, 0.5, 1.0, 1e-10)
+    anchor = Anchor.at(problem, torch.zeros_like(z))
+    for shift in (30.0, 900.0):
+        x = shift * torch.tensor([[1.0, -1.0, 0.5, 0.0]], dtype=torch.float64)
+        point = evaluate(problem, x, anchor)
+        assert (point.anchor is anchor) == (shift < 50)
+        expected = (x + logits.log_softmax(dim=1)).softmax(dim=1)
+        torch.testing.assert_close(cut.join(point.plan(cut.chunks)), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("sizes", [[4, 4, 4], [2, 9, 4]], ids=["equal", "ragged"])
+def test_of_two_points_every_bag_keeps_its_own(sizes):
+    logits, _, _ = one_bag(sum(sizes), 3, seed=9)
+    layout = BagLayout.from_sizes(sizes)
+    cut, z = layout.cut(3), torch.full((3, 3), 1 / 3, dtype=torch.float64)
+    problem = build_problem(cut.split(logits.log_softmax(dim=1)), cut.chunks, layout.sizes, z, 0.5, 1.0, 1e-10)
+    one, other = torch.from_numpy(np.random.default_rng(9).normal(size=(2, 3, 3)))
+    accept = torch.tensor([True, False, True])
+    new, old = (evaluate(problem, x, Anchor.at(problem, x)) for x in (one, other))
+    point = new.where(cut.chunks, accept, old)
+    x = torch.where(accept[:, None], one, other)
+    expected = evaluate(problem, x, Anchor.at(problem, x))
+    torch.testing.assert_close(point.plan(cut.chunks), expected.plan(cut.chunks))
+    torch.testing.assert_close(cut.join(point.plan(cut.chunks)), (x[layout.bag_index] + logits).softmax(dim=1))
+    for name in ("mean_plan", "q", "phi"):
+        torch.testing.assert_close(getattr(point, name), getattr(expected, name))
+    moved = evaluate(problem, x + 0.1, point.anchor)  # from the anchors that were kept
+    assert moved.anchor is point.anchor
+    torch.testing.assert_close(moved.mean_plan, point.mean_plan)

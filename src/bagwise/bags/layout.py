@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bagwise.bags.chunks import Cut, chunk_length, cut_bags
+from bagwise.bags.size_classes import SizeClasses, sort_by_size
 from bagwise.bags.validation import check_bag_index
 
 # Padding is cheaper than another round of small operations: a block may be padded by this many rows
@@ -101,29 +103,41 @@ class BagLayout:
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=non_blocking)
 
-        return replace(
-            self,
-            bag_index=move(self.bag_index),
-            sizes=move(self.sizes),
-            order=None if self.order is None else move(self.order),
+        return _ready(
+            replace(
+                self,
+                bag_index=move(self.bag_index),
+                sizes=move(self.sizes),
+                order=None if self.order is None else move(self.order),
+            )
         )
 
     def in_bag_order(self, values: Tensor) -> Tensor:
         """Return `values [instances, ...]` with the instances of each bag next to each other."""
         return values if self.order is None else values.index_select(0, self.order)
 
+    def cut(self, num_classes: int) -> Cut:
+        """The bags that are not empty, cut into chunks of a length that suits so many classes."""
+        length = chunk_length(self.host_sizes, num_classes)
+        if length not in self._cuts:
+            order = None if self.order is None else self.order.cpu().numpy()
+            self._cuts[length] = cut_bags(self.host_sizes, order, length, self.device)
+        return self._cuts[length]
+
     @cached_property
-    def in_order(self) -> BagLayout:
-        """The layout of `in_bag_order(values)`, without the empty bags."""
-        if self.order is None and (self.host_sizes > 0).all():
-            return self
-        return BagLayout.from_sizes(self.host_sizes[self.host_sizes > 0], self.device)
+    def _cuts(self) -> dict[int, Cut]:
+        return {}
 
     @cached_property
     def offsets(self) -> Tensor:
         """`[bags + 1]` where each bag starts in bag order."""
         starts = np.concatenate([[0], np.cumsum(self.host_sizes)])
-        return torch.from_numpy(starts).to(self.device)
+        return torch.from_numpy(starts).to(self.device, non_blocking=True)
+
+    @cached_property
+    def size_classes(self) -> SizeClasses:
+        """The bags sorted by size: what the GPU kernels are launched over."""
+        return sort_by_size(self.host_sizes, self.device)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -173,14 +187,23 @@ def as_layout(bag_index: Tensor | BagLayout, num_bags: int) -> BagLayout:
 
 def _assemble(index: Tensor, host_sizes: np.ndarray, order: Tensor | None, device: torch.device) -> BagLayout:
     common = int(host_sizes[0]) if host_sizes.size and (host_sizes == host_sizes[0]).all() else None
-    return BagLayout(
-        bag_index=index.to(device),
-        sizes=torch.from_numpy(host_sizes).to(device),
-        order=None if order is None else order.to(device),
-        num_bags=len(host_sizes),
-        common_size=common or None,  # bags that are all empty share no size worth a fast path
-        host_sizes=host_sizes,
+    return _ready(
+        BagLayout(
+            bag_index=index.to(device),
+            sizes=torch.from_numpy(host_sizes).to(device),
+            order=None if order is None else order.to(device),
+            num_bags=len(host_sizes),
+            common_size=common or None,  # bags that are all empty share no size worth a fast path
+            host_sizes=host_sizes,
+        )
     )
+
+
+def _ready(layout: BagLayout) -> BagLayout:
+    """On a GPU, build at once what its kernels ask for: torch.compile cannot run code of the host inside a graph."""
+    if layout.device.type == "cuda":
+        _ = layout.offsets, layout.size_classes
+    return layout
 
 
 def _group_by_size(sizes: np.ndarray) -> list[np.ndarray]:

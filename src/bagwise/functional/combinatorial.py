@@ -20,7 +20,7 @@ from bagwise.functional.exact_plan import (
     exact_assignment,
     exact_loss,
 )
-from bagwise.functional.inputs import Inputs, prepare, reduce_bags
+from bagwise.functional.inputs import REDUCTIONS, Inputs, prepare
 
 _COUNT_COSTS: dict[str, type[CountCost]] = {"kl": KLCounts, "l1": L1Counts, "l2": L2Counts}
 
@@ -62,9 +62,10 @@ def combinatorial(
     """
     check_alpha(alpha)
     check_choice("divergence", divergence, _COUNT_COSTS)
+    check_choice("reduction", reduction, REDUCTIONS)
     inputs = prepare(logits, bag_index, proportions)
-    values = exact_loss(inputs, partial(_solve, inputs.proportions.double(), alpha, divergence), alpha)
-    return reduce_bags(values, inputs.counted, reduction)
+    solve = partial(_solve, inputs.proportions.double(), alpha, divergence)
+    return exact_loss(inputs, solve, alpha, reduction)
 
 
 @torch.no_grad()

@@ -7,29 +7,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bagwise.bags.layout import BagLayout
+from bagwise.functional.inputs import Inputs, reduce_bags
 
 
-def envelope_loss(logits: Tensor, layout: BagLayout, values: Tensor, grad_logits: Tensor) -> Tensor:
-    """Return `values [bags]` as a differentiable function of the logits.
+def envelope_loss(inputs: Inputs, values: Tensor, residual: Tensor, alpha: float, reduction: str) -> Tensor:
+    """Return `values [bags]`, reduced, as a differentiable function of the logits.
 
     Let value(s) = min_U cost(s, U). Where the minimiser U* is unique, d value / d s is the partial derivative of
-    cost at U* held fixed: nothing has to be differentiated through the solver, and only the gradient is kept.
+    cost at U* held fixed: nothing has to be differentiated through the solver, and only the gradient is kept. For all
+    losses here it is alpha/n (F - U).
 
     Args:
-        logits: `[instances, classes]`, the point of differentiation.
-        layout: which instance lies in which bag.
+        inputs: the arguments of the loss; their logits are the point of differentiation.
         values: `[bags]`, the minimum of each bag.
-        grad_logits: `[instances, classes]`, derivative of an instance's bag value with respect to its logits.
+        residual: `[instances, classes]`, F - U; overwritten.
+        alpha: weight of the predictions.
+        reduction: "mean", "sum" or "none".
     """
-    return _Envelope.apply(logits, layout.bag_index, values.to(logits.dtype), grad_logits.to(logits.dtype))
+    layout, dtype = inputs.layout, inputs.logits.dtype
+    loss = reduce_bags(values, inputs.counted, reduction)
+    weight = alpha / layout.sizes.clamp(min=1).to(values.dtype) * inputs.counted  # [bags]
+    if reduction == "mean":
+        weight = weight / inputs.counted.sum().clamp(min=1)
+    weight = weight.to(residual.dtype).index_select(0, layout.bag_index)[:, None]
+    return _Envelope.apply(inputs.logits, layout.bag_index, loss.to(dtype), residual.mul_(weight).to(dtype))
 
 
 class _Envelope(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, bag_index: Tensor, values: Tensor, grad_logits: Tensor) -> Tensor:  # noqa: ARG004
+    def forward(ctx: Any, logits: Tensor, bag_index: Tensor, loss: Tensor, grad_logits: Tensor) -> Tensor:  # noqa: ARG004
         ctx.save_for_backward(bag_index, grad_logits)
-        return values.clone()
+        return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
@@ -38,6 +46,8 @@ class _Envelope(torch.autograd.Function):
                 "this loss has no second derivative: its gradient holds the plan fixed. "
                 'For rot, gradient="unrolled" can be differentiated twice.'
             )
-        (grad_values,) = grad_outputs
+        (grad_loss,) = grad_outputs
         bag_index, grad_logits = ctx.saved_tensors
-        return grad_values.index_select(0, bag_index)[:, None] * grad_logits, None, None, None
+        if grad_loss.ndim:  # one value per bag
+            grad_loss = grad_loss.index_select(0, bag_index)[:, None]
+        return grad_loss * grad_logits, None, None, None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from bagwise.functional.envelope import envelope_loss
 from bagwise.functional.inputs import Inputs
+from bagwise.functional.predictions import softmax_and_log
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,29 +41,49 @@ class KnownBags:
         rows: `[b, n]` the instances; the padding repeats one.
         inside: `[b, n]` false on padding, or None when nothing is padded.
         size: `[b, 1]` number of instances in float64.
-        log_f: `[instances, K]` log F of all instances, -inf where a class has probability 0.
+        f: `[instances, K]` F of all instances.
+        log_f: `[instances, K]` -inf where a class has probability 0.
         finite: whether all of `log_f` is finite.
+        in_order: whether the block holds all instances in their order, so that nothing has to be gathered.
     """
 
     bags: Tensor
     rows: Tensor
     inside: Tensor | None
     size: Tensor
+    f: Tensor
     log_f: Tensor
     finite: bool
+    in_order: bool
 
     def select(self, chosen: Tensor) -> KnownBags:
         """Return the bags where `chosen [b]` is true."""
         inside = None if self.inside is None else self.inside[chosen]
-        return replace(self, bags=self.bags[chosen], rows=self.rows[chosen], inside=inside, size=self.size[chosen])
+        return replace(
+            self,
+            bags=self.bags[chosen],
+            rows=self.rows[chosen],
+            inside=inside,
+            size=self.size[chosen],
+            in_order=False,
+        )
 
     def block_log_f(self) -> Tensor:
         """log F of the block, `[b, n, K]`."""
-        return self.log_f.index_select(0, self.rows.flatten()).view(*self.rows.shape, -1)
+        return self._block(self.log_f)
+
+    def asked(self) -> Tensor:
+        """How often the predictions ask for each class, `[b, K]` in float64."""
+        f = self._block(self.f)
+        return (f if self.inside is None else f * self.inside[:, :, None]).sum(dim=1).double()
 
     def cost(self) -> Tensor:
         """C = -log F of the block as in the equations, `[b, K, n]` in float64; +inf where f is 0."""
-        return self.block_log_f().mT.double().contiguous().neg_()
+        return self.block_log_f().mT.double().neg().contiguous()
+
+    def _block(self, values: Tensor) -> Tensor:
+        rows = values if self.in_order else values.index_select(0, self.rows.flatten())
+        return rows.view(*self.rows.shape, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,93 +118,69 @@ class BlockPlan:
         inside = torch.ones_like(labels) if bags.inside is None else bags.inside
         return BlockPlan(bags, labels[:, :, None], inside[:, :, None].double(), iterations, prove, penalty)
 
-    @property
+    @cached_property
     def entries(self) -> Tensor:
         """`[b n m]` where the shares lie in a flattened array `[instances, K]`."""
         return (self.bags.rows[:, :, None] * self.bags.log_f.shape[1] + self.classes).flatten()
+
+    def cost(self) -> Tensor:
+        """<C, U> of every bag, `[b]`."""
+        cost = self.shares * -self.bags.log_f.take(self.entries).view_as(self.shares)
+        if not self.bags.finite:  # an impossible class that is not used costs 0, not inf * 0
+            cost = torch.where(self.shares > 0, cost, 0)
+        return cost.sum(dim=(1, 2))
 
 
 BlockSolver = Callable[[KnownBags], Iterable[BlockPlan]]
 
 
-@dataclass(frozen=True, eq=False)
-class _Solved:
-    """The plans of all bags.
-
-    Attributes:
-        log_f: `[instances, K]`.
-        plans: block by block.
-        entries: `[m]` places in a flattened array `[instances, K]`...
-        shares: `[m]` ...and the shares that lie there; zero elsewhere.
-        owners: `[m]` the bags of the entries.
-        values: `[bags]` the loss.
-    """
-
-    log_f: Tensor
-    plans: list[BlockPlan]
-    entries: Tensor
-    shares: Tensor
-    owners: Tensor
-    values: Tensor
-
-
-def exact_loss(inputs: Inputs, solve: BlockSolver, alpha: float) -> Tensor:
-    """Return alpha <C, U>/n + penalty of every bag `[bags]`, with the gradient alpha/n (F - U) at the logits."""
-    solved = _solve_all(inputs, solve, alpha)
-    layout = inputs.layout
-    scale = alpha / layout.sizes.clamp(min=1)  # [bags]
-    gradient = solved.log_f.exp().mul_(scale.index_select(0, layout.bag_index)[:, None])
-    labels = (scale.index_select(0, solved.owners) * solved.shares).to(gradient.dtype)
-    gradient.view(-1).index_add_(0, solved.entries, labels, alpha=-1)
-    return envelope_loss(inputs.logits, layout, solved.values, gradient)
+def exact_loss(inputs: Inputs, solve: BlockSolver, alpha: float, reduction: str) -> Tensor:
+    """Return alpha <C, U>/n + penalty of the bags, reduced, with the gradient alpha/n (F - U) at the logits."""
+    residual, plans = _solve_all(inputs, solve)
+    values = _values(inputs, plans, alpha)
+    for plan in plans:
+        residual.view(-1).index_add_(0, plan.entries, plan.shares.flatten().to(residual.dtype), alpha=-1)
+    return envelope_loss(inputs, values, residual, alpha, reduction)
 
 
 def exact_assignment(inputs: Inputs, solve: BlockSolver, alpha: float) -> Assignment:
     """Collect the plans of all bags, with the proof of their optimality."""
-    solved = _solve_all(inputs, solve, alpha)
-    labels = torch.zeros_like(solved.log_f, dtype=torch.float64)
-    labels.view(-1).index_add_(0, solved.entries, solved.shares)
+    f, plans = _solve_all(inputs, solve)
+    labels = torch.zeros_like(f, dtype=torch.float64)
     iterations = torch.zeros_like(inputs.layout.sizes)
     optimal = torch.ones_like(inputs.counted)
-    for plan in solved.plans:
+    for plan in plans:
+        labels.view(-1).index_add_(0, plan.entries, plan.shares.flatten())
         iterations.index_copy_(0, plan.bags.bags, plan.iterations)
         optimal.index_copy_(0, plan.bags.bags, plan.prove())
-    return Assignment(labels, solved.values, iterations, optimal)
+    return Assignment(labels, _values(inputs, plans, alpha), iterations, optimal)
 
 
-def _solve_all(inputs: Inputs, solve: BlockSolver, alpha: float) -> _Solved:
-    log_f, finite = _log_predictions(inputs)
-    layout = inputs.layout
-    plans = [plan for bags in _known_bags(inputs, log_f, finite) for plan in solve(bags)]
-    nothing = log_f.new_zeros(0, dtype=torch.float64)
-    entries = torch.cat([nothing.long(), *(plan.entries for plan in plans)])
-    shares = torch.cat([nothing, *(plan.shares.flatten() for plan in plans)])
-    owners = layout.bag_index.index_select(0, entries // log_f.shape[1])
-    # where, not multiplication: an impossible class that is not used costs 0, not inf * 0
-    cost = torch.where(shares > 0, shares * -log_f.take(entries), 0)
-    values = alpha * nothing.new_zeros(layout.num_bags).index_add_(0, owners, cost) / layout.sizes.clamp(min=1)
-    for plan in plans:
-        if plan.penalty is not None:
-            values.index_add_(0, plan.bags.bags, plan.penalty)
-    return _Solved(log_f, plans, entries, shares, owners, values)
-
-
-def _log_predictions(inputs: Inputs) -> tuple[Tensor, bool]:
-    """Return log F `[instances, K]` and whether it is finite."""
+def _solve_all(inputs: Inputs, solve: BlockSolver) -> tuple[Tensor, list[BlockPlan]]:
+    """Return F `[instances, K]` and the plans of all bags with known proportions, block by block."""
     logits = inputs.logits.detach()
-    log_f = logits.log_softmax(dim=1)
+    f, log_f = softmax_and_log(logits, logits.dtype)
     finite = bool(log_f.sum().isfinite())
-    if not finite:  # an instance whose logits are all -inf rules out every class; log_softmax says NaN
-        log_f = torch.where((logits == -torch.inf).all(dim=1, keepdim=True), -torch.inf, log_f)
-    return log_f, finite
-
-
-def _known_bags(inputs: Inputs, log_f: Tensor, finite: bool) -> Iterator[KnownBags]:
-    all_known = bool(inputs.counted.all())
-    for block in inputs.layout.blocks:
-        size = inputs.layout.sizes[block.bags].double()[:, None]
-        bags = KnownBags(block.bags, block.rows, block.mask, size, log_f, finite)
+    if not finite:  # an instance whose logits are all -inf rules out every class; softmax says NaN
+        hopeless = (logits == -torch.inf).all(dim=1, keepdim=True)
+        f, log_f = torch.where(hopeless, 0, f), torch.where(hopeless, -torch.inf, log_f)
+    layout, all_known = inputs.layout, bool(inputs.counted.all())
+    in_order = layout.order is None and layout.common_size is not None
+    plans = []
+    for block in layout.blocks:
+        size = layout.sizes[block.bags].double()[:, None]
+        bags = KnownBags(block.bags, block.rows, block.mask, size, f, log_f, finite, in_order)
         if not all_known:
             bags = bags.select(inputs.counted[block.bags])
         if len(bags.bags):
-            yield bags
+            plans.extend(solve(bags))
+    return f, plans
+
+
+def _values(inputs: Inputs, plans: list[BlockPlan], alpha: float) -> Tensor:
+    """The loss `[bags]` in float64."""
+    values = torch.zeros_like(inputs.counted, dtype=torch.float64)
+    for plan in plans:
+        value = alpha * plan.cost() / plan.bags.size[:, 0]
+        values.index_copy_(0, plan.bags.bags, value if plan.penalty is None else value + plan.penalty)
+    return values

@@ -10,6 +10,8 @@ from torch import Tensor
 from bagwise.bags.layout import BagLayout, as_layout
 from bagwise.bags.validation import check_choice, check_instances, check_logits, check_proportions
 
+REDUCTIONS = ("mean", "sum", "none")
+
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
@@ -27,24 +29,34 @@ class Inputs:
     proportions: Tensor
     counted: Tensor
 
+    @staticmethod
+    def of(logits: Tensor, layout: BagLayout, proportions: Tensor) -> Inputs:
+        """Bring checked arguments into this form, without a GPU sync."""
+        if logits.dtype in (torch.float16, torch.bfloat16):
+            logits = logits.float()
+        known = ~proportions[:, 0].isnan()
+        # where, not multiplication: 0 * NaN is NaN, and would reach the gradient of every other bag
+        proportions = torch.where(known[:, None], proportions, 0).to(logits.dtype)
+        return Inputs(logits, layout, proportions, known & (layout.sizes > 0))
+
 
 def prepare(logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Inputs:
     """Check the three arguments that all losses share and bring them into one form, without a GPU sync."""
+    return Inputs.of(logits, check_arguments(logits, bag_index, proportions), proportions)
+
+
+def check_arguments(logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> BagLayout:
+    """Check the three arguments that all losses share, and return the layout of the bags."""
     check_logits(logits)
     check_proportions(proportions, num_classes=logits.shape[1], device=logits.device)
     layout = as_layout(bag_index, proportions.shape[0])
     check_instances(logits, layout.num_instances, layout.device)
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    known = ~proportions[:, 0].isnan()
-    # where, not multiplication: 0 * NaN is NaN, and would reach the gradient of every other bag
-    proportions = torch.where(known[:, None], proportions, 0).to(logits.dtype)
-    return Inputs(logits, layout, proportions, known & (layout.sizes > 0))
+    return layout
 
 
 def reduce_bags(values: Tensor, counted: Tensor, reduction: str) -> Tensor:
     """Reduce `values [bags]` over the bags that are `counted [bags]`: "mean", "sum", or "none" (zeros elsewhere)."""
-    check_choice("reduction", reduction, ("mean", "sum", "none"))
+    check_choice("reduction", reduction, REDUCTIONS)
     values = torch.where(counted, values, 0)
     if reduction == "none":
         return values

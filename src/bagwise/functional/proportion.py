@@ -12,7 +12,8 @@ from torch import Tensor
 
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.validation import check_choice
-from bagwise.functional.inputs import Inputs, prepare, reduce_bags
+from bagwise.functional.fused import fused_proportion_loss, has_kernels
+from bagwise.functional.inputs import REDUCTIONS, Inputs, check_arguments, reduce_bags
 from bagwise.functional.segments import expand, segment_logsumexp, segment_sum
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
@@ -69,7 +70,13 @@ def proportion_loss(
         >>> proportion_loss(logits, bag_index, proportions, divergence="l1", reduction="none")
         tensor([0., 1.])
     """
-    inputs = prepare(logits, bag_index, proportions)
+    check_choice("reduction", reduction, REDUCTIONS)
+    layout = check_arguments(logits, bag_index, proportions)
+    if not callable(divergence):
+        check_choice("divergence", divergence, ("kl", "l1", "l2"))
+        if has_kernels(logits, layout):
+            return fused_proportion_loss(logits, layout, proportions, divergence, reduction)
+    inputs = Inputs.of(logits, layout, proportions)
     if callable(divergence):
         # an unknown bag is shown its own prediction as the target, so that no divergence sees an empty row
         predicted = _mean_prediction(inputs)
@@ -80,14 +87,12 @@ def proportion_loss(
                 f"a divergence must return one value per bag, [{inputs.layout.num_bags}], but returned "
                 f"{list(values.shape)}; sum over the classes, dim=1."
             )
+    elif divergence == "kl":
+        values = _cross_entropy(inputs)
+    elif divergence == "l1":
+        values = (inputs.proportions - _mean_prediction(inputs)).abs().sum(dim=1)
     else:
-        check_choice("divergence", divergence, ("kl", "l1", "l2"))
-        if divergence == "kl":
-            values = _cross_entropy(inputs)
-        elif divergence == "l1":
-            values = (inputs.proportions - _mean_prediction(inputs)).abs().sum(dim=1)
-        else:
-            values = (inputs.proportions - _mean_prediction(inputs)).square().sum(dim=1)
+        values = (inputs.proportions - _mean_prediction(inputs)).square().sum(dim=1)
     return reduce_bags(values, inputs.counted, reduction)
 
 
@@ -111,7 +116,11 @@ def avg_kl(logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor, *
         >>> bag_kl(sure_and_right, bag_index, half), avg_kl(sure_and_right, bag_index, half)
         (tensor(0.6931), tensor(8.0000))
     """
-    inputs = prepare(logits, bag_index, proportions)
+    check_choice("reduction", reduction, REDUCTIONS)
+    layout = check_arguments(logits, bag_index, proportions)
+    if has_kernels(logits, layout):
+        return fused_proportion_loss(logits, layout, proportions, "avg_kl", reduction)
+    inputs = Inputs.of(logits, layout, proportions)
     log_f = inputs.logits.log_softmax(dim=1)
     z = expand(inputs.proportions, inputs.layout)
     per_instance = -_weighted(z, log_f)  # [instances]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -12,7 +11,9 @@ from torch import Tensor
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.validation import check_alpha, check_choice, check_epsilon
 from bagwise.functional.envelope import envelope_loss
-from bagwise.functional.inputs import Inputs, prepare, reduce_bags
+from bagwise.functional.fused import fused_rot, has_rot_kernel
+from bagwise.functional.inputs import REDUCTIONS, Inputs, check_arguments, reduce_bags
+from bagwise.functional.predictions import softmax_and_log
 from bagwise.functional.rot_problem import build_problem
 from bagwise.functional.rot_solver import solve
 from bagwise.functional.segments import expand, segment_logsumexp, segment_max, segment_sum
@@ -58,24 +59,22 @@ def rot(
         >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]], requires_grad=True)
         >>> loss = rot(logits, torch.tensor([0, 0]), torch.tensor([[1.0, 0.0]]))
         >>> loss
-        tensor(0.5635, grad_fn=<DivBackward0>)
+        tensor(0.5635, grad_fn=<_EnvelopeBackward>)
     """
     check_alpha(alpha)
     check_epsilon(epsilon)
     check_choice("gradient", gradient, ("envelope", "unrolled"))
-    inputs = prepare(logits, bag_index, proportions)
+    check_choice("reduction", reduction, REDUCTIONS)
+    layout = check_arguments(logits, bag_index, proportions)
+    if gradient == "envelope" and has_rot_kernel(logits, layout, alpha, epsilon):
+        return fused_rot(logits, layout, proportions, alpha, epsilon, reduction)
+    inputs = Inputs.of(logits, layout, proportions)
     if gradient == "unrolled":
         if iterations < 1:
             raise ValueError(f"iterations must be at least 1, but got {iterations}. The paper uses 75.")
-        values = _unrolled(inputs, alpha, epsilon, iterations)
-    elif _has_kernel(inputs.logits, alpha, epsilon):
-        values = envelope_loss(inputs.logits, inputs.layout, *_solve_fused(inputs, alpha, epsilon))
-    else:
-        plan = solve_rot(inputs, alpha, epsilon)
-        per_instance = expand((alpha / inputs.layout.sizes.to(plan.values.dtype))[:, None], inputs.layout)
-        grad_logits = (plan.predictions - plan.labels) * per_instance
-        values = envelope_loss(inputs.logits, inputs.layout, plan.values, grad_logits)
-    return reduce_bags(values, inputs.counted, reduction)
+        return reduce_bags(_unrolled(inputs, alpha, epsilon, iterations), inputs.counted, reduction)
+    plan = solve_rot(inputs, alpha, epsilon)
+    return envelope_loss(inputs, plan.values, plan.predictions.sub_(plan.labels), alpha, reduction)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,50 +101,24 @@ class RotPlan:
 @torch.no_grad()
 def solve_rot(inputs: Inputs, alpha: float, epsilon: float) -> RotPlan:
     """Solve every bag. Bags that are not counted get some valid plan; empty bags get value 0."""
-    layout = inputs.layout
-    logits = inputs.logits.detach().T[:, slice(None) if layout.order is None else layout.order]
+    layout, logits = inputs.layout, inputs.logits.detach()
+    cut = layout.cut(logits.shape[1])
     # at small epsilon float32 would cost digits of the plan
-    logits = logits.contiguous() if logits.device.type == "mps" else logits.contiguous().double()
-    log_f = logits - logits.logsumexp(dim=0)  # [K, instances] in bag order
-    filled = np.flatnonzero(layout.host_sizes)
-    values, gap = log_f.new_zeros(layout.num_bags), log_f.new_zeros(layout.num_bags)
-    iterations = torch.zeros(layout.num_bags, dtype=torch.long, device=log_f.device)
-    converged = torch.ones(layout.num_bags, dtype=torch.bool, device=log_f.device)
-    labels = log_f.new_zeros(log_f.shape)
-    if len(filled):
-        bags = torch.from_numpy(filled).to(log_f.device, non_blocking=True)
-        z = inputs.proportions[bags].T.to(log_f.dtype)
-        tolerance = 1e-10 if inputs.logits.dtype == torch.float64 else 1e-7
-        problem = build_problem(log_f, layout.in_order, z, alpha, epsilon, tolerance)
-        solution = solve(problem)
-        values[bags] = torch.where(problem.infeasible, torch.inf, -alpha * epsilon * solution.phi)
-        gap[bags] = (1 - alpha) * solution.kl
-        iterations[bags] = solution.iterations
-        converged[bags] = solution.converged
-        labels = solution.plan
-    place = slice(None) if layout.order is None else torch.argsort(layout.order)
-    return RotPlan(labels.T[place], log_f.exp().T[place], values, gap, iterations, converged)
-
-
-def _has_kernel(logits: Tensor, alpha: float, epsilon: float) -> bool:
-    # The kernel takes Sinkhorn steps, which are slow where the proportions are nearly hard constraints.
-    beta = (1 - alpha) / (alpha * epsilon)
-    return logits.is_cuda and logits.dtype == torch.float32 and beta <= 20 and find_spec("triton") is not None
-
-
-def _solve_fused(inputs: Inputs, alpha: float, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Values `[bags]` and derivative at the logits `[instances, classes]`, in one launch."""
-    from bagwise.kernels.rot import rot_values_and_gradient  # Triton exists only beside CUDA
-
-    layout = inputs.layout
-    return rot_values_and_gradient(
-        inputs.logits.detach().contiguous(),
-        layout.order,
-        layout.offsets,
-        inputs.proportions,
-        alpha,
-        epsilon,
-        longest=int(layout.host_sizes.max(initial=0)),
+    predictions, log_f = softmax_and_log(logits, torch.float32 if logits.device.type == "mps" else torch.float64)
+    filled = torch.from_numpy(np.flatnonzero(layout.host_sizes)).to(log_f.device, non_blocking=True)
+    size, z = layout.sizes[filled], inputs.proportions[filled].to(log_f.dtype)
+    tolerance = 1e-10 if inputs.logits.dtype == torch.float64 else 1e-6
+    problem = build_problem(cut.split(log_f), cut.chunks, size, z, alpha, epsilon, tolerance)
+    solution = solve(problem)
+    values = torch.where(problem.infeasible, torch.inf, -alpha * epsilon * solution.phi)
+    zeros = values.new_zeros(layout.num_bags)  # what an empty bag gets
+    return RotPlan(
+        labels=cut.join(solution.plan),
+        predictions=predictions,
+        values=zeros.index_copy(0, filled, values),
+        gap=zeros.index_copy(0, filled, (1 - alpha) * solution.kl),
+        iterations=zeros.long().index_copy(0, filled, solution.iterations),
+        converged=(zeros == 0).index_copy(0, filled, solution.converged),
     )
 
 

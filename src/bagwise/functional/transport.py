@@ -21,11 +21,13 @@ from bagwise.functional.exact_plan import (
     exact_assignment,
     exact_loss,
 )
-from bagwise.functional.inputs import Inputs, prepare, reduce_bags
+from bagwise.functional.inputs import REDUCTIONS, Inputs, prepare
 from bagwise.functional.transport_solvers import (
+    PricedPlan,
     assign_slots,
     has_network_simplex,
     is_priced_right,
+    label_by_network_simplex,
     linear_program,
     network_simplex,
     sort_two_classes,
@@ -73,9 +75,9 @@ def transport_lp(
         tensor(0.6381)
     """
     check_choice("marginals", marginals, ("fractional", "rounded"))
+    check_choice("reduction", reduction, REDUCTIONS)
     inputs = prepare(logits, bag_index, proportions)
-    values = exact_loss(inputs, _solver(inputs, marginals), alpha=1.0)
-    return reduce_bags(values, inputs.counted, reduction)
+    return exact_loss(inputs, _solver(inputs, marginals), alpha=1.0, reduction=reduction)
 
 
 @torch.no_grad()
@@ -103,11 +105,16 @@ def largest_remainder(target: Tensor) -> Tensor:
 def _solver(inputs: Inputs, marginals: str) -> BlockSolver:
     """Return the function that solves a block of bags."""
     z = inputs.proportions.double()
-    target = inputs.layout.sizes[:, None] * z / torch.where(inputs.counted, z.sum(dim=1), 1)[:, None]  # [bags, K]
-    counts = largest_remainder(target)
+    total = z.sum(dim=1, keepdim=True).clamp(min=0.5)  # 1 to rounding, or 0 where the proportions are unknown
+    target = inputs.layout.sizes[:, None] * z / total  # [bags, K]
+    counts = target.round()
     rounding = 8 * torch.finfo(inputs.proportions.dtype).eps  # of a proportion that stands for a whole count
-    whole = (target - counts).abs().amax(dim=1) <= rounding * inputs.layout.sizes
-    if marginals == "rounded" or bool(whole.all()):
+    # the errors of a bag add up to less than one instance, so that the rounded counts sum to its size
+    whole = (target - counts).abs().sum(dim=1) <= (rounding * inputs.layout.sizes).clamp(max=0.4)
+    all_whole = bool(whole.all())
+    if marginals == "rounded" and not all_whole:
+        counts = largest_remainder(target)
+    if marginals == "rounded" or all_whole:
         return lambda bags: [_solve_whole(bags, counts[bags.bags])]
 
     def solve(bags: KnownBags) -> Iterator[BlockPlan]:
@@ -135,8 +142,9 @@ def _solve_whole(bags: KnownBags, counts: Tensor) -> BlockPlan:
         labels = assign_slots(bags, counts)
         prove = lambda: is_optimal(_problem(bags, counts), labels)  # noqa: E731
     elif on_host and (n < _LARGE_BAG or num_classes > _FEW_CLASSES) and has_network_simplex():
-        solution = network_simplex(bags, counts)
-        labels, prove = solution.shares.argmax(dim=2), partial(is_priced_right, bags, counts, solution)
+        priced = label_by_network_simplex(bags, counts)
+        labels = priced.labels
+        prove = lambda: is_priced_right(bags, counts, PricedPlan.hard(bags, labels, priced.prices))  # noqa: E731
     else:
         labeling = solve_assignment(_problem(bags, counts))
         labels, rounds, prove = labeling.labels, labeling.rounds, lambda: labeling.optimal
@@ -148,9 +156,10 @@ def _solve_fractional(bags: KnownBags, target: Tensor) -> BlockPlan:
         solution = sort_two_classes(bags, target)
     else:
         solution = (network_simplex if has_network_simplex() else linear_program)(bags, target)
-    classes = torch.arange(target.shape[1], device=target.device).expand_as(solution.shares)
+    shares = torch.where(solution.shares < 1e-12, 0, solution.shares)  # rounding: of an impossible class it costs +inf
+    classes = torch.arange(target.shape[1], device=target.device).expand_as(shares)
     prove = partial(is_priced_right, bags, target, solution)
-    return BlockPlan(bags, classes, solution.shares, torch.zeros_like(bags.bags), prove)
+    return BlockPlan(bags, classes, shares, torch.zeros_like(bags.bags), prove)
 
 
 def _problem(bags: KnownBags, counts: Tensor) -> AssignmentProblem:

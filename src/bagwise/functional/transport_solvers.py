@@ -6,7 +6,7 @@ Which one is fastest depends on the size; `transport` chooses. All but `assign_s
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bagwise.functional.exact_plan import KnownBags
+from bagwise.functional.prices import PricedLabels
 
 _FEW_CLASSES = 24
 _PIVOTS_PER_NODE = 100  # 1 to 8 are usual
@@ -35,6 +36,12 @@ class PricedPlan:
 
     shares: Tensor
     prices: Tensor
+
+    @staticmethod
+    def hard(bags: KnownBags, labels: Tensor, prices: Tensor) -> PricedPlan:
+        """Plan of hard `labels [b, n]`."""
+        shares = torch.nn.functional.one_hot(labels, prices.shape[1]).double()
+        return PricedPlan(shares if bags.inside is None else shares * bags.inside[:, :, None], prices)
 
 
 def is_priced_right(bags: KnownBags, target: Tensor, solution: PricedPlan) -> Tensor:
@@ -69,12 +76,21 @@ def sort_two_classes(bags: KnownBags, target: Tensor) -> PricedPlan:
 
 def network_simplex(bags: KnownBags, target: Tensor) -> PricedPlan:
     """POT's network simplex, one bag at a time."""
-    return _one_by_one(bags, target, _pot)
+    return _collect(bags, target, _pot)
 
 
 def linear_program(bags: KnownBags, target: Tensor) -> PricedPlan:
     """HiGHS' dual simplex, one bag at a time: slow, but it comes with scipy."""
-    return _one_by_one(bags, target, _highs)
+    return _collect(bags, target, _highs)
+
+
+def label_by_network_simplex(bags: KnownBags, counts: Tensor) -> PricedLabels:
+    """POT's network simplex for whole counts: labels `[b, n]`, arbitrary on padding, and prices."""
+    labels, prices = np.zeros(bags.rows.shape, dtype=np.int64), np.zeros(counts.shape)
+    first_prices = _first_prices(bags, counts)
+    for i, used, plan, prices[i, used] in _one_by_one(bags, counts, first_prices, _pot):
+        labels[i, : len(plan)] = used[plan.argmax(axis=1)]
+    return PricedLabels(torch.from_numpy(labels), first_prices + torch.from_numpy(prices))
 
 
 def _pot(cost: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -125,9 +141,10 @@ def assign_slots(bags: KnownBags, counts: Tensor) -> Tensor:
     slots = torch.searchsorted(counts.cumsum(dim=1) - 0.5, places).clamp(max=num_classes - 1)  # [b, n] class of a place
     if num_classes > n:  # then it pays to look only at classes that have a place
         log_f = bags.log_f.take(bags.rows[:, :, None] * num_classes + slots[:, None, :])
-        (costs, _), columns = _priced(log_f, counts.gather(1, slots), bags), places.long()
+        prices, columns = _first_prices(bags, counts).gather(1, slots), places.long()
     else:
-        (costs, _), columns = _priced(bags.block_log_f(), counts, bags), slots
+        log_f, prices, columns = bags.block_log_f(), _first_prices(bags, counts), slots
+    costs = _bounded(prices[:, None, :] - log_f, bags.finite)
     matched = np.tile(np.arange(n), (b, 1))
     bags_one_by_one = zip(costs.numpy(), columns.numpy(), bags.size[:, 0].long().tolist(), strict=True)
     for i, (cost, column, size) in enumerate(bags_one_by_one):
@@ -146,30 +163,36 @@ def bounded_cost(bags: KnownBags) -> Tensor:
     return _bounded(-bags.block_log_f().double(), bags.finite)
 
 
-def _one_by_one(bags: KnownBags, target: Tensor, solve: _Solver) -> PricedPlan:
-    priced, first_prices = _priced(bags.block_log_f(), target, bags)
-    costs, targets = priced.cpu().numpy(), target.cpu().numpy()
-    sizes = bags.size[:, 0].long().tolist()
-    shares, prices = np.zeros_like(costs), np.zeros_like(targets)
-    for i, (cost, mu, size) in enumerate(zip(costs, targets, sizes, strict=True)):
-        used = slice(None) if mu.all() else np.flatnonzero(mu)
-        shares[i][:size, used], prices[i][used] = solve(cost[:size, used], mu[used])
-    shares[shares < 1e-12] = 0  # rounding: of an impossible class it would cost +inf
+def _collect(bags: KnownBags, target: Tensor, solve: _Solver) -> PricedPlan:
+    shares, prices = np.zeros((*bags.rows.shape, target.shape[1])), np.zeros(target.shape)
+    first_prices = _first_prices(bags, target)
+    for i, used, plan, prices[i, used] in _one_by_one(bags, target, first_prices, solve):
+        shares[i, : len(plan), used] = plan.T
     prices = first_prices + torch.from_numpy(prices).to(target.device)
     return PricedPlan(torch.from_numpy(shares).to(target.device), prices)
 
 
-def _priced(log_f: Tensor, target: Tensor, bags: KnownBags) -> tuple[Tensor, Tensor]:
-    """Return the costs -`log_f [b, n, m]` plus prices of m classes with `target [b, m]` places each; and the prices.
+def _one_by_one(
+    bags: KnownBags, target: Tensor, prices: Tensor, solve: _Solver
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    """For every bag i: the classes that have a place, the plan of its instances for them, and what to add to prices."""
+    costs = _bounded(prices[:, None, :] - bags.block_log_f(), bags.finite).cpu().numpy()
+    sizes = bags.size[:, 0].long().tolist()
+    for i, (cost, mu, size) in enumerate(zip(costs, target.cpu().numpy(), sizes, strict=True)):
+        used = np.flatnonzero(mu)
+        plan, more = solve(cost[:size] if mu.all() else cost[:size, used], mu[used])
+        yield i, used, plan, more
 
-    Prices change the cost of every plan by the same amount. These (one Sinkhorn step: the log of how often a class is
-    asked for per place) make the cheapest classes of the instances come in about the right numbers, which saves
-    scipy's solver up to two thirds of its time and POT's up to one third.
+
+def _first_prices(bags: KnownBags, target: Tensor) -> Tensor:
+    """Return prices `[b, K]` that save time: added to the costs, they change the cost of every plan by the same amount.
+
+    These (one Sinkhorn step: the log of how often a class is asked for per place) make the cheapest classes of the
+    instances come in about the right numbers, which saves scipy's solver up to two thirds of its time and POT's up to
+    one third.
     """
-    asked = log_f.exp() if bags.inside is None else log_f.exp() * bags.inside[:, :, None]
-    asked = asked.sum(dim=1).clamp(min=torch.finfo(log_f.dtype).tiny).double()
-    prices = torch.log(asked / target.clamp(min=0.5))
-    return _bounded(prices[:, None, :] - log_f, bags.finite), prices
+    asked = bags.asked().clamp(min=torch.finfo(bags.f.dtype).tiny)
+    return torch.log(asked / target.clamp(min=0.5))
 
 
 def _bounded(cost: Tensor, finite: bool) -> Tensor:
