@@ -2,7 +2,6 @@
 
     python benchmarks/losses.py                                      # prints the tables and what must be reached
     python benchmarks/losses.py --record results/benchmarks/losses.json
-    python benchmarks/losses.py --readme README.md                   # redraws the README's table from that record
 
 Every contestant gets logits and proportions and must give the gradient at the logits (ours give the loss as well).
 Times are the median of repeated calls after a warm-up, taken in turns so that a slow moment hits all alike.
@@ -30,7 +29,6 @@ from scipy.optimize import linear_sum_assignment
 from bagwise import functional as BF
 from bagwise.bags import BagLayout
 from bagwise.experiments.provenance import collect_provenance
-from bagwise.report.markdown import update_region
 
 SHAPES = [(512, 16, 10), (128, 64, 10), (8, 1024, 10), (128, 64, 100)]  # bags, size, classes
 ASSIGNMENT_SHAPES = [*SHAPES, (4, 128, 1000), (1, 1024, 10)]
@@ -307,34 +305,10 @@ def requirements(rot, ragged, accuracy, assignment):
         yield f"transport_lp against the better of emd and LSA, {name}", seconds["transport_lp"] / best, 1.2, "at most"
 
 
-def readme_table(record):
-    """The rot rows of a record for the README."""
-    lines = [
-        "| `rot`, value and gradient, float32 | ours | the paper's 75 unrolled steps | a loop over POT |",
-        "|---|---:|---:|---:|",
-    ]
-    for row in record["rot"]:
-        seconds = row["seconds"]
-        name = " x ".join(map(str, row["shape"])) + (", ragged" if row["ragged"] else "")
-        others = (f"{seconds[other] / seconds['bagwise']:.0f}x slower" for other in ("unrolled", "pot"))
-        lines.append(f"| {name} | {1e3 * seconds['bagwise']:.1f} ms | {' | '.join(others)} |")
-    hardware = f"{record['provenance']['hardware']}, {record['torch_threads']} threads"
-    caption = (
-        f"Bags x size x classes. One run of `python benchmarks/losses.py` ({hardware}); the record, with the exact"
-    )
-    return "\n".join([*lines, "", f"{caption} plans and the memory, is in results/benchmarks/losses.json."])
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--record", type=Path, help="also write the measurements to this JSON file")
-    parser.add_argument("--readme", type=Path, help="bring the table in this file up to date, from the record alone")
     arguments = parser.parse_args()
-    if arguments.readme:
-        record = json.loads((arguments.record or Path("results/benchmarks/losses.json")).read_text())
-        text = update_region(arguments.readme.read_text(), "benchmarks/losses", readme_table(record))
-        arguments.readme.write_text(text)
-        return
     provenance = collect_provenance()
     rot, ragged, accuracy, assignment = bench_rot(), bench_ragged(), bench_accuracy(), bench_assignment()
     table = Table(title="must reach")

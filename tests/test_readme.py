@@ -1,13 +1,15 @@
 """The README's examples run as printed, each for itself, and print what it says."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 from reference.pages import agree, blocks_of, run
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks_of(README)
 
 
@@ -24,4 +26,10 @@ def test_example(block, tmp_path):
 
 def test_images_exist():
     for path in re.findall(r"!\[.*?\]\((.*?)\)", README):
-        assert (Path(__file__).parents[1] / path).is_file(), path
+        assert (ROOT / path).is_file(), path
+
+
+def test_benchmark_tables_show_the_records():
+    drawn = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))
+    for name in ("losses", "adult", "accuracy_estimate"):
+        assert f"<!-- results:benchmarks/{name} -->\n{drawn[name]()}\n<!-- /results -->" in README, name

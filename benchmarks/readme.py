@@ -1,0 +1,92 @@
+"""Redraws the README's tables of benchmarks from the records in results/benchmarks; runs no benchmark.
+
+python benchmarks/readme.py
+"""
+
+import json
+import statistics
+from pathlib import Path
+
+from bagwise.report.markdown import update_region
+
+ROOT = Path(__file__).parents[1]
+
+
+def read(name):
+    return json.loads((ROOT / "results" / "benchmarks" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table(header, rows):
+    """A Markdown table; the first column is text, the others are numbers."""
+    ruler = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ruler, *rows])
+
+
+def losses():
+    record = read("losses")
+    rows = []
+    for row in record["rot"]:
+        seconds = row["seconds"]
+        name = " x ".join(map(str, row["shape"])) + (", ragged" if row["ragged"] else "")
+        others = [f"{seconds[other] / seconds['bagwise']:.0f}x slower" for other in ("unrolled", "pot")]
+        rows.append([name, f"{1e3 * seconds['bagwise']:.1f} ms", *others])
+    header = ["`rot`, value and gradient, float32", "ours", "the paper's 75 unrolled steps", "a loop over POT"]
+    return (
+        f"{table(header, rows)}\n\nBags x size x classes. One run of `python benchmarks/losses.py` "
+        f"({record['provenance']['hardware']}, {record['torch_threads']} threads); the record, with the exact plans "
+        "and the memory, is in results/benchmarks/losses.json."
+    )
+
+
+def adult():
+    """AUC on the test people of Adult: mean over the seeds, and standard deviation."""
+    found = {}
+    for row in read("adult")["rows"]:
+        found.setdefault(row["learned_from"], {}).setdefault(row["network"], []).append(row["auc"])
+    rows = [
+        [name, *(f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}" for values in by_network.values())]
+        for name, by_network in found.items()
+    ]
+    seeds = {len(values) for by_network in found.values() for values in by_network.values()}
+    header = ["Adult census, learned from", *next(iter(found.values()))]
+    return (
+        f"{table(header, rows)}\n\nAUC on the test people, mean and standard deviation over {max(seeds)} seeds "
+        "(`python benchmarks/adult.py`)."
+    )
+
+
+def accuracy_estimate():
+    """What the estimate of accuracy says, and the truth."""
+    rows = []
+    for row in read("accuracy_estimate")["rows"]:
+        method = "residuals" if row["bags"].startswith("random") else "temperature"
+        estimate, low, high = (100 * value for value in row[method])
+        truth = 100 * row["truth"]
+        rows.append(
+            [
+                f"{row['dataset']}, {row['bags']}",
+                f"{truth:.1f}",
+                f"{estimate:.1f} ({low:.1f} to {high:.1f})",
+                f"{estimate - truth:+.1f}",
+            ]
+        )
+    return (
+        f"{table(['data, bags', 'truth', 'estimate', 'miss'], rows)}\n\nAccuracy in % of predictions for held-out "
+        "bags: the truth, and what `estimate_accuracy` says of them from bags alone with its 95 % interval "
+        "(`python benchmarks/accuracy_estimate.py`)."
+    )
+
+
+def main():
+    path = ROOT / "README.md"
+    text = path.read_text(encoding="utf-8")
+    for draw in (losses, adult, accuracy_estimate):
+        updated = update_region(text, f"benchmarks/{draw.__name__}", draw())
+        if updated is None:
+            raise ValueError(f"README.md has no region for results:benchmarks/{draw.__name__}.")
+        text = updated
+    path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
