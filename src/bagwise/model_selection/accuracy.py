@@ -81,8 +81,9 @@ def estimate_accuracy(
 
     **"auto"** (the default) takes "residuals" where the proportions differ between bags about as they would at random
     (see `AccuracyEstimate.dispersion`), else "temperature". On nine labelled cells with random bags "residuals" was
-    within 2.2 points of the truth and "temperature" within 2.8, but for one miss by 17; on bags by a real column
-    "residuals" was useless and "temperature" 2.8 off (benchmarks/accuracy_estimate.py).
+    within 1.4 points of the truth, but for one of 11 bags that it missed by 7: it needs 20 bags or more. There
+    "temperature" was worse; on bags by a real column, where "residuals" was useless, it was 2.6 points off
+    (benchmarks/accuracy_estimate.py).
 
     The interval is a bootstrap over bags: it shows the luck of these bags, not a breach of the assumptions.
 
