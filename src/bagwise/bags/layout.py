@@ -159,19 +159,6 @@ class BagLayout:
             )
         return tuple(blocks)
 
-    @cached_property
-    def block_slot(self) -> Tensor:
-        """`[instances]` where each instance lies in the concatenation of all blocks, flattened."""
-        slot = np.empty(self.num_instances, dtype=np.int64)
-        start = 0
-        for block in self.blocks:
-            rows = block.rows.cpu().numpy().ravel()
-            slots = start + np.arange(rows.size)
-            inside = slice(None) if block.mask is None else block.mask.cpu().numpy().ravel()
-            slot[rows[inside]] = slots[inside]
-            start += rows.size
-        return torch.from_numpy(slot).to(self.device)
-
 
 def as_layout(bag_index: Tensor | BagLayout, num_bags: int) -> BagLayout:
     """Return the layout of `bag_index`, which may be one already."""
