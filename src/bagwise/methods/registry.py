@@ -10,6 +10,9 @@ from bagwise.bags.validation import check_choice
 from bagwise.methods.avg_kl import AvgKL
 from bagwise.methods.base import Method
 from bagwise.methods.combinatorial import Combinatorial
+from bagwise.methods.count_likelihood import CountLikelihood
+from bagwise.methods.dsq import DSQ
+from bagwise.methods.easy_llp import EasyLLP
 from bagwise.methods.kl import KL
 from bagwise.methods.l1 import L1
 from bagwise.methods.l2 import L2
@@ -26,6 +29,9 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
         "combinatorial": Combinatorial,
         "l1": L1,
         "l2": L2,
+        "easy-llp": EasyLLP,
+        "dsq": DSQ,
+        "count-likelihood": CountLikelihood,
         "supervised": Supervised,
     }
 )
