@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_alpha, check_choice, check_epsilon
+from bagwise.bags.validation import check_alpha, check_choice, check_count, check_epsilon
 from bagwise.functional.proportion import Divergence
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "CountLikelihoodLoss",
     "DebiasedSquaresLoss",
     "EasyLLPLoss",
+    "MomentMatchingLoss",
     "ProportionLoss",
     "ROTLoss",
     "TransportLPLoss",
@@ -157,3 +158,16 @@ class CountLikelihoodLoss(_BagLoss):
     def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
         """Return the loss."""
         return BF.count_likelihood(logits, bag_index, proportions, reduction=self.reduction)
+
+
+class MomentMatchingLoss(_BagLoss):
+    """See `bagwise.functional.moment_matching`."""
+
+    def __init__(self, order: int = 3, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        check_count("order", order)
+        self.order = order
+
+    def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
+        """Return the loss."""
+        return BF.moment_matching(logits, bag_index, proportions, order=self.order, reduction=self.reduction)

@@ -35,6 +35,7 @@ LOSSES = {
     "easy_llp-plain": (easy_llp, {"correction": "none"}),
     "debiased_squares": (BF.debiased_squares, {}),
     "count_likelihood": (BF.count_likelihood, {}),
+    "moment_matching": (BF.moment_matching, {}),
 }
 MODULES = {
     "bag_kl": losses.BagKLLoss(),
@@ -46,6 +47,7 @@ MODULES = {
     "easy_llp": losses.EasyLLPLoss(prior=torch.tensor([1 / 6, 2 / 6, 3 / 6])),
     "debiased_squares": losses.DebiasedSquaresLoss(),
     "count_likelihood": losses.CountLikelihoodLoss(),
+    "moment_matching": losses.MomentMatchingLoss(),
 }
 # what one instance with a known label gives, as a multiple of its cross-entropy
 CROSS_ENTROPY_WEIGHT = {
@@ -59,6 +61,7 @@ CROSS_ENTROPY_WEIGHT = {
     "combinatorial-kl": 0.5,
     "easy_llp": 1.0,
     "easy_llp-plain": 1.0,
+    "moment_matching": 1.0,
 }
 every_loss = pytest.mark.parametrize("name", LOSSES)
 

@@ -55,3 +55,21 @@ def count_likelihood_by_outcomes(logits, counts):
                 likelihood += np.prod([f[j, k] if outcome[j] else 1 - f[j, k] for j in range(n)])
         total -= np.log(likelihood)
     return total
+
+
+def moment_matching(logits, labels, order, smoothing=1e-4):
+    """List every draw of r different instances, with one labeling that has the right counts standing for the truth."""
+    f = np.exp(log_softmax(logits, axis=1))
+    n, num_classes = f.shape
+    total = 0.0
+    for r in range(1, min(order, n) + 1):
+        known, predicted = np.zeros((num_classes,) * r), np.zeros((num_classes,) * r)
+        draws = list(itertools.permutations(range(n), r))
+        for draw in draws:
+            known[tuple(labels[j] for j in draw)] += 1 / len(draws)
+            for classes in itertools.product(range(num_classes), repeat=r):
+                predicted[classes] += np.prod([f[j, c] for j, c in zip(draw, classes, strict=True)]) / len(draws)
+        if r > 1:
+            predicted = (1 - smoothing) * predicted + smoothing / num_classes**r
+        total -= (known[known > 0] * np.log(predicted[known > 0])).sum()
+    return total

@@ -16,6 +16,7 @@ from bagwise.methods.easy_llp import EasyLLP
 from bagwise.methods.kl import KL
 from bagwise.methods.l1 import L1
 from bagwise.methods.l2 import L2
+from bagwise.methods.llp_mm import LLPMM
 from bagwise.methods.lp import TransportLP
 from bagwise.methods.rot import ROT
 from bagwise.methods.supervised import Supervised
@@ -32,6 +33,7 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
         "easy-llp": EasyLLP,
         "dsq": DSQ,
         "count-likelihood": CountLikelihood,
+        "llp-mm": LLPMM,
         "supervised": Supervised,
     }
 )
