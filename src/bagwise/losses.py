@@ -16,6 +16,7 @@ __all__ = [
     "CountLikelihoodLoss",
     "DebiasedSquaresLoss",
     "EasyLLPLoss",
+    "ForwardCorrectionLoss",
     "MomentMatchingLoss",
     "ProportionLoss",
     "ROTLoss",
@@ -171,3 +172,11 @@ class MomentMatchingLoss(_BagLoss):
     def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
         """Return the loss."""
         return BF.moment_matching(logits, bag_index, proportions, order=self.order, reduction=self.reduction)
+
+
+class ForwardCorrectionLoss(_BagLoss):
+    """See `bagwise.functional.forward_correction`."""
+
+    def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
+        """Return the loss."""
+        return BF.forward_correction(logits, bag_index, proportions, reduction=self.reduction)

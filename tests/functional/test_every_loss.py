@@ -36,6 +36,7 @@ LOSSES = {
     "debiased_squares": (BF.debiased_squares, {}),
     "count_likelihood": (BF.count_likelihood, {}),
     "moment_matching": (BF.moment_matching, {}),
+    "forward_correction": (BF.forward_correction, {}),
 }
 MODULES = {
     "bag_kl": losses.BagKLLoss(),
@@ -48,6 +49,7 @@ MODULES = {
     "debiased_squares": losses.DebiasedSquaresLoss(),
     "count_likelihood": losses.CountLikelihoodLoss(),
     "moment_matching": losses.MomentMatchingLoss(),
+    "forward_correction": losses.ForwardCorrectionLoss(),
 }
 # what one instance with a known label gives, as a multiple of its cross-entropy
 CROSS_ENTROPY_WEIGHT = {
@@ -64,6 +66,10 @@ CROSS_ENTROPY_WEIGHT = {
     "moment_matching": 1.0,
 }
 every_loss = pytest.mark.parametrize("name", LOSSES)
+# these two compare the bags of a batch with each other
+one_bag_loss = pytest.mark.parametrize(
+    "name", [name for name in LOSSES if name not in ("debiased_squares", "forward_correction")]
+)
 
 
 def compute(name, logits, bag_index, proportions, reduction="none"):
@@ -85,7 +91,7 @@ def test_the_order_of_instances_and_bags_does_not_matter(name, problem, seed):
     torch.testing.assert_close(compute(name, logits, renumbered, proportions[bags]), values[bags])
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name != "debiased_squares"])  # it compares the bags
+@one_bag_loss
 @settings(max_examples=25)
 @given(problem=bag_problems())
 def test_each_bag_stands_alone(name, problem):

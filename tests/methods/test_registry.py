@@ -1,6 +1,7 @@
 """One suite for every method in the registry."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -16,6 +17,11 @@ from bagwise.training import Evaluator, Recipe, train
 every_method = pytest.mark.parametrize("name", METHODS)
 # what a method makes of ragged bags; the others need bags of one
 ragged_method = pytest.mark.parametrize("name", [name for name in METHODS if name != "supervised"])
+
+# what looks at one bag at a time; the others learn from how the bags of a batch differ
+one_bag_method = pytest.mark.parametrize(
+    "name", [name for name in METHODS if name not in ("supervised", "dsq", "llpfc")]
+)
 
 
 def ready(name, num_classes=4):
@@ -69,7 +75,7 @@ def test_the_order_of_instances_does_not_matter(name):
     torch.testing.assert_close(gradient, shuffled)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("supervised", "dsq")])  # dsq: by pairs
+@one_bag_method
 def test_a_bag_does_not_depend_on_its_company(name):
     logits, index, proportions = ragged_batch()
     method = ready(name)
@@ -107,6 +113,8 @@ def test_a_bag_of_one_is_supervision(name):
         expected = (logits.softmax(1) - one_hot).square().sum(1)
     elif name == "count-likelihood":  # every class against the rest
         expected = binary_cross_entropy(logits.softmax(1), one_hot, reduction="none").sum(1)
+    elif name == "llpfc":  # which of the two instances of the class it is nobody can tell
+        expected = supervised + math.log(2)
     else:
         expected = getattr(method, "alpha", 1.0) * supervised
     torch.testing.assert_close(got, expected)

@@ -73,3 +73,19 @@ def moment_matching(logits, labels, order, smoothing=1e-4):
             predicted = (1 - smoothing) * predicted + smoothing / num_classes**r
         total -= (known[known > 0] * np.log(predicted[known > 0])).sum()
     return total
+
+
+def forward_correction(bags, proportions):
+    """One value per bag; the bags of the batch are the noisy labels."""
+    values = []
+    for logits, z in zip(bags, proportions, strict=True):
+        f = np.exp(log_softmax(logits, axis=1))
+        total = 0.0
+        for j in range(len(logits)):
+            chance = 0.0
+            for k in range(len(z)):
+                if z[k] > 0:
+                    chance += f[j, k] * z[k] / sum(other[k] for other in proportions)
+            total -= np.log(chance)
+        values.append(total / len(logits))
+    return values

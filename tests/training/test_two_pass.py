@@ -29,7 +29,7 @@ def gradients(network, bags, method, chunk):
     return torch.cat([parameter.grad.flatten().clone() for parameter in network.parameters()])
 
 
-@pytest.mark.parametrize("name", ["kl", "rot", "avg-kl", "l2", "dsq", "count-likelihood"])
+@pytest.mark.parametrize("name", ["kl", "rot", "avg-kl", "l2", "dsq", "llpfc", "count-likelihood", "llp-mm"])
 @pytest.mark.parametrize("chunk", [1, 7, 31])
 def test_gradients_are_those_of_whole_bags(make_network, make_bags, name, chunk):
     network, bags, method = make_network().double(), make_bags(), get_method(name)

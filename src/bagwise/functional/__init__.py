@@ -3,6 +3,7 @@
 from bagwise.functional.apportion import Plan, apportion
 from bagwise.functional.combinatorial import combinatorial
 from bagwise.functional.count_likelihood import count_likelihood
+from bagwise.functional.forward_correction import forward_correction
 from bagwise.functional.moments import moment_matching
 from bagwise.functional.noise import ProportionNoise, noisy_bag_kl
 from bagwise.functional.proportion import avg_kl, bag_kl, proportion_loss
@@ -20,6 +21,7 @@ __all__ = [
     "count_likelihood",
     "debiased_squares",
     "easy_llp",
+    "forward_correction",
     "moment_matching",
     "noisy_bag_kl",
     "proportion_loss",

@@ -17,6 +17,7 @@ from bagwise.methods.kl import KL
 from bagwise.methods.l1 import L1
 from bagwise.methods.l2 import L2
 from bagwise.methods.llp_mm import LLPMM
+from bagwise.methods.llpfc import LLPFC
 from bagwise.methods.lp import TransportLP
 from bagwise.methods.rot import ROT
 from bagwise.methods.supervised import Supervised
@@ -34,6 +35,7 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
         "dsq": DSQ,
         "count-likelihood": CountLikelihood,
         "llp-mm": LLPMM,
+        "llpfc": LLPFC,
         "supervised": Supervised,
     }
 )
