@@ -180,3 +180,8 @@ def test_hyperparameters_are_passed_on():
 def test_what_is_wrong_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_llpfc_warns_of_a_batch_of_one_bag():
+    with pytest.warns(UserWarning, match="a batch holds only one bag"):
+        get_method("llpfc").loss(torch.zeros(2, 2), BagLayout.from_sizes([2]), torch.tensor([[0.5, 0.5]]))
