@@ -22,8 +22,8 @@ class LLPFC:
         """Return `functional.forward_correction`, and warn of a batch of one bag, from which nothing is learned."""
         if layout.num_bags == 1:
             warnings.warn(
-                "method 'llpfc' learns from how the bags of a batch differ, but a batch holds only one bag, which teaches "
-                "nothing. Make the batches larger (batch_instances, or batch_size of the estimator).",
+                "method 'llpfc' learns from how the bags of a batch differ, but a batch holds only one bag, which "
+                "teaches nothing. Make the batches larger (batch_instances, or batch_size of the estimator).",
                 stacklevel=2,
             )
         return BF.forward_correction(logits, layout, proportions, reduction=reduction)
