@@ -6,10 +6,22 @@ from torch import Tensor, nn
 
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_alpha, check_choice, check_epsilon
+from bagwise.bags.validation import check_alpha, check_choice, check_count, check_epsilon
 from bagwise.functional.proportion import Divergence
 
-__all__ = ["AvgKLLoss", "BagKLLoss", "CombinatorialLoss", "ProportionLoss", "ROTLoss", "TransportLPLoss"]
+__all__ = [
+    "AvgKLLoss",
+    "BagKLLoss",
+    "CombinatorialLoss",
+    "CountLikelihoodLoss",
+    "DebiasedSquaresLoss",
+    "EasyLLPLoss",
+    "ForwardCorrectionLoss",
+    "MomentMatchingLoss",
+    "ProportionLoss",
+    "ROTLoss",
+    "TransportLPLoss",
+]
 
 
 class _BagLoss(nn.Module):
@@ -114,3 +126,57 @@ class CombinatorialLoss(_BagLoss):
             divergence=self.divergence,
             reduction=self.reduction,
         )
+
+
+class EasyLLPLoss(_BagLoss):
+    """See `bagwise.functional.easy_llp`. The class prior is a buffer: it moves to the device with the module."""
+
+    def __init__(self, prior: Tensor, correction: str = "absolute", reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        check_choice("correction", correction, ("absolute", "none"))
+        self.prior: Tensor
+        self.register_buffer("prior", prior)
+        self.correction = correction
+
+    def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
+        """Return the loss."""
+        return BF.easy_llp(
+            logits, bag_index, proportions, prior=self.prior, correction=self.correction, reduction=self.reduction
+        )
+
+
+class DebiasedSquaresLoss(_BagLoss):
+    """See `bagwise.functional.debiased_squares`."""
+
+    def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
+        """Return the loss."""
+        return BF.debiased_squares(logits, bag_index, proportions, reduction=self.reduction)
+
+
+class CountLikelihoodLoss(_BagLoss):
+    """See `bagwise.functional.count_likelihood`."""
+
+    def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
+        """Return the loss."""
+        return BF.count_likelihood(logits, bag_index, proportions, reduction=self.reduction)
+
+
+class MomentMatchingLoss(_BagLoss):
+    """See `bagwise.functional.moment_matching`."""
+
+    def __init__(self, order: int = 3, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        check_count("order", order)
+        self.order = order
+
+    def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
+        """Return the loss."""
+        return BF.moment_matching(logits, bag_index, proportions, order=self.order, reduction=self.reduction)
+
+
+class ForwardCorrectionLoss(_BagLoss):
+    """See `bagwise.functional.forward_correction`."""
+
+    def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
+        """Return the loss."""
+        return BF.forward_correction(logits, bag_index, proportions, reduction=self.reduction)

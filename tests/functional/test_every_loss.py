@@ -12,6 +12,12 @@ from bagwise import losses
 from bagwise.bags import BagLayout
 from reference.strategies import bag_problems
 
+
+def easy_llp(logits, bag_index, proportions, **options):
+    prior = torch.arange(1.0, logits.shape[1] + 1)
+    return BF.easy_llp(logits, bag_index, proportions, prior=prior / prior.sum(), **options)
+
+
 LOSSES = {
     "bag_kl": (BF.bag_kl, {}),
     "avg_kl": (BF.avg_kl, {}),
@@ -25,6 +31,12 @@ LOSSES = {
     "combinatorial-kl": (BF.combinatorial, {}),
     "combinatorial-l1": (BF.combinatorial, {"divergence": "l1", "alpha": 0.3}),
     "combinatorial-l2": (BF.combinatorial, {"divergence": "l2", "alpha": 0.2}),
+    "easy_llp": (easy_llp, {}),
+    "easy_llp-plain": (easy_llp, {"correction": "none"}),
+    "debiased_squares": (BF.debiased_squares, {}),
+    "count_likelihood": (BF.count_likelihood, {}),
+    "moment_matching": (BF.moment_matching, {}),
+    "forward_correction": (BF.forward_correction, {}),
 }
 MODULES = {
     "bag_kl": losses.BagKLLoss(),
@@ -33,6 +45,11 @@ MODULES = {
     "rot": losses.ROTLoss(alpha=0.3),
     "transport_lp-rounded": losses.TransportLPLoss(marginals="rounded"),
     "combinatorial-l1": losses.CombinatorialLoss(alpha=0.3, divergence="l1"),
+    "easy_llp": losses.EasyLLPLoss(prior=torch.tensor([1 / 6, 2 / 6, 3 / 6])),
+    "debiased_squares": losses.DebiasedSquaresLoss(),
+    "count_likelihood": losses.CountLikelihoodLoss(),
+    "moment_matching": losses.MomentMatchingLoss(),
+    "forward_correction": losses.ForwardCorrectionLoss(),
 }
 # what one instance with a known label gives, as a multiple of its cross-entropy
 CROSS_ENTROPY_WEIGHT = {
@@ -44,8 +61,15 @@ CROSS_ENTROPY_WEIGHT = {
     "transport_lp": 1.0,
     "transport_lp-rounded": 1.0,
     "combinatorial-kl": 0.5,
+    "easy_llp": 1.0,
+    "easy_llp-plain": 1.0,
+    "moment_matching": 1.0,
 }
 every_loss = pytest.mark.parametrize("name", LOSSES)
+# these two compare the bags of a batch with each other
+one_bag_loss = pytest.mark.parametrize(
+    "name", [name for name in LOSSES if name not in ("debiased_squares", "forward_correction")]
+)
 
 
 def compute(name, logits, bag_index, proportions, reduction="none"):
@@ -67,7 +91,7 @@ def test_the_order_of_instances_and_bags_does_not_matter(name, problem, seed):
     torch.testing.assert_close(compute(name, logits, renumbered, proportions[bags]), values[bags])
 
 
-@every_loss
+@one_bag_loss
 @settings(max_examples=25)
 @given(problem=bag_problems())
 def test_each_bag_stands_alone(name, problem):
@@ -108,7 +132,7 @@ def test_bags_of_one_give_cross_entropy(name, seed, num_classes):
 @given(problem=bag_problems(max_bags=3, max_size=4, max_classes=4))
 def test_gradcheck(name, problem):
     logits, bag_index, proportions = problem
-    if name in ("l1", "transport_lp", "transport_lp-rounded") or name.startswith("combinatorial"):
+    if name in ("l1", "easy_llp", "transport_lp", "transport_lp-rounded") or name.startswith("combinatorial"):
         # piecewise smooth: stay away from a kink, where a small step changes the plan or a sign
         step = 1e-4
         generator = torch.Generator().manual_seed(0)
@@ -230,6 +254,7 @@ def test_modules_are_the_functions(name):
         (lambda: losses.ROTLoss(gradient="unroled"), "Did you mean 'unrolled'?"),
         (lambda: losses.TransportLPLoss(marginals="round"), "Did you mean 'rounded'?"),
         (lambda: losses.CombinatorialLoss(divergence="KL"), "Did you mean 'kl'?"),
+        (lambda: losses.EasyLLPLoss(torch.ones(2) / 2, correction="abs"), "correction must be one of"),
     ],
 )
 def test_modules_refuse_bad_options_when_built(build, message):

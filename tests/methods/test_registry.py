@@ -1,21 +1,36 @@
 """One suite for every method in the registry."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy, cross_entropy
 
 from bagwise.bags import BagLayout, uniform_bags
-from bagwise.methods import METHODS, get_method, method_name
+from bagwise.methods import METHODS, NeedsPrior, get_method, method_name
 from bagwise.training import Evaluator, Recipe, train
 
 every_method = pytest.mark.parametrize("name", METHODS)
 # what a method makes of ragged bags; the others need bags of one
 ragged_method = pytest.mark.parametrize("name", [name for name in METHODS if name != "supervised"])
+
+# what looks at one bag at a time; the others learn from how the bags of a batch differ
+one_bag_method = pytest.mark.parametrize(
+    "name", [name for name in METHODS if name not in ("supervised", "dsq", "llpfc")]
+)
+
+
+def ready(name, num_classes=4):
+    """The method as the training loop would call it: told the class prior where it needs one."""
+    method = get_method(name)
+    if isinstance(method, NeedsPrior):
+        shares = np.arange(1, num_classes + 1)
+        method = method.with_prior(tuple(shares / shares.sum()))
+    return method
 
 
 def ragged_batch(scale=1.0):
@@ -39,7 +54,7 @@ def test_it_is_a_frozen_dataclass_that_knows_its_name(name):
 @ragged_method
 def test_values_and_gradients_are_finite(name, scale):
     logits, index, proportions = ragged_batch(scale)
-    loss = get_method(name).loss(logits, BagLayout.from_index(index), proportions)
+    loss = ready(name).loss(logits, BagLayout.from_index(index), proportions)
     loss.backward()
     assert loss.isfinite()
     assert logits.grad.isfinite().all()
@@ -51,7 +66,7 @@ def test_values_and_gradients_are_finite(name, scale):
 def test_the_order_of_instances_does_not_matter(name):
     logits, index, proportions = ragged_batch()
     order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
-    method = get_method(name)
+    method = ready(name)
     first = method.loss(logits, BagLayout.from_index(index), proportions, reduction="none")
     (gradient,) = torch.autograd.grad(first.sum(), logits)
     second = method.loss(logits[order], BagLayout.from_index(index[order]), proportions, reduction="none")
@@ -60,10 +75,10 @@ def test_the_order_of_instances_does_not_matter(name):
     torch.testing.assert_close(gradient, shuffled)
 
 
-@ragged_method
+@one_bag_method
 def test_a_bag_does_not_depend_on_its_company(name):
     logits, index, proportions = ragged_batch()
-    method = get_method(name)
+    method = ready(name)
     together = method.loss(logits, BagLayout.from_index(index), proportions, reduction="none")
     for bag in range(4):
         own = index == bag
@@ -76,7 +91,7 @@ def test_a_bag_does_not_depend_on_its_company(name):
 def test_unknown_bags_give_no_loss_and_no_gradient(name):
     logits, index, proportions = ragged_batch()
     proportions[1] = torch.nan
-    losses = get_method(name).loss(logits, BagLayout.from_index(index), proportions, reduction="none")
+    losses = ready(name).loss(logits, BagLayout.from_index(index), proportions, reduction="none")
     losses.sum().backward()
     assert losses[1] == 0
     assert (logits.grad[index == 1] == 0).all()
@@ -89,13 +104,17 @@ def test_a_bag_of_one_is_supervision(name):
     logits = torch.randn(6, 3, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 1, 2, 2, 1, 0])
     one_hot = torch.eye(3, dtype=torch.float64)[labels]
-    method = get_method(name)
+    method = ready(name, num_classes=3)
     got = method.loss(logits, BagLayout.from_sizes([1] * 6), one_hot, reduction="none")
     supervised = cross_entropy(logits, labels, reduction="none")
     if name == "l1":  # |1 - p| + the rest, which is 1 - p again
         expected = 2 * (1 - (-supervised).exp())
-    elif name == "l2":  # the Brier score
+    elif name in ("l2", "dsq"):  # the Brier score
         expected = (logits.softmax(1) - one_hot).square().sum(1)
+    elif name == "count-likelihood":  # every class against the rest
+        expected = binary_cross_entropy(logits.softmax(1), one_hot, reduction="none").sum(1)
+    elif name == "llpfc":  # which of the two instances of the class it is nobody can tell
+        expected = supervised + math.log(2)
     else:
         expected = getattr(method, "alpha", 1.0) * supervised
     torch.testing.assert_close(got, expected)
@@ -143,6 +162,11 @@ def test_hyperparameters_are_passed_on():
         (lambda: get_method("rot", alpha=1.5), "alpha must lie strictly between 0 and 1"),
         (lambda: get_method("rot", epsilon=0), "epsilon must be positive"),
         (lambda: get_method("combinatorial", divergence="l3"), "divergence must be one of"),
+        (lambda: get_method("easy-llp", correction="abs"), "correction must be one of"),
+        (
+            lambda: get_method("easy-llp").loss(torch.zeros(2, 2), BagLayout.from_sizes([2]), torch.eye(2)[:1]),
+            "needs the class prior of all bags",
+        ),
         (
             lambda: get_method("supervised").loss(torch.zeros(2, 2), BagLayout.from_sizes([2]), torch.eye(2)[:1]),
             "bags of one instance each, but got bags of 2",
@@ -156,3 +180,8 @@ def test_hyperparameters_are_passed_on():
 def test_what_is_wrong_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_llpfc_warns_of_a_batch_of_one_bag():
+    with pytest.warns(UserWarning, match="a batch holds only one bag"):
+        get_method("llpfc").loss(torch.zeros(2, 2), BagLayout.from_sizes([2]), torch.tensor([[0.5, 0.5]]))

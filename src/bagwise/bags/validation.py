@@ -268,3 +268,22 @@ def check_between(argument: str, value: float, low: float, high: float) -> None:
     """Raise unless `low <= value < high`."""
     if not low <= value < high:
         raise ValueError(f"{argument} must be at least {low:g} and less than {high:g}, but got {value!r}.")
+
+
+def check_prior(prior: Tensor, *, num_classes: int, device: torch.device) -> None:
+    """Raise unless `prior [classes]` holds the shares of all classes, which sum to 1."""
+    if not isinstance(prior, Tensor):
+        raise TypeError(f"prior must be a torch.Tensor [classes], but got {type(prior).__name__}.")
+    if list(prior.shape) != [num_classes]:
+        raise ValueError(
+            f"prior must hold one share per class, shape [{num_classes}], but got {list(prior.shape)}; "
+            "take the mean of the proportions of all bags, weighted by their sizes."
+        )
+    _check_same_device("prior", prior.device, device)
+    if prior.device.type == "cpu":
+        total = float(prior.sum())
+        if not (abs(total - 1) <= PROPORTION_TOLERANCE and bool((prior >= 0).all())):
+            raise ValueError(
+                f"prior must hold shares of at least 0 that sum to 1, but {_row(prior[None], 0)} sums to {total:.6g}; "
+                "divide it by its sum."
+            )

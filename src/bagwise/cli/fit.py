@@ -37,7 +37,12 @@ def fit(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Column of TABLE that is no input, such as an id; may be repeated."),
     ] = None,
-    method: Annotated[str, typer.Option(help="kl, rot, l1, l2, lp, combinatorial or avg-kl.")] = "kl",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="kl, rot, l1, l2, lp, combinatorial, dsq, llpfc, llp-mm, count-likelihood, easy-llp or avg-kl."
+        ),
+    ] = "kl",
     network: Annotated[str, typer.Option(help="mlp or linear.")] = "mlp",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the bags; the best by held-out bags counts.")] = 30,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,

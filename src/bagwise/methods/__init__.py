@@ -2,6 +2,7 @@
 
 from bagwise.methods.base import Method
 from bagwise.methods.noisy_kl import NoisyKL
+from bagwise.methods.prior import NeedsPrior, class_prior, told_prior
 from bagwise.methods.registry import METHODS, get_method, method_name
 
-__all__ = ["METHODS", "Method", "NoisyKL", "get_method", "method_name"]
+__all__ = ["METHODS", "Method", "NeedsPrior", "NoisyKL", "class_prior", "get_method", "method_name", "told_prior"]

@@ -10,9 +10,14 @@ from bagwise.bags.validation import check_choice
 from bagwise.methods.avg_kl import AvgKL
 from bagwise.methods.base import Method
 from bagwise.methods.combinatorial import Combinatorial
+from bagwise.methods.count_likelihood import CountLikelihood
+from bagwise.methods.dsq import DSQ
+from bagwise.methods.easy_llp import EasyLLP
 from bagwise.methods.kl import KL
 from bagwise.methods.l1 import L1
 from bagwise.methods.l2 import L2
+from bagwise.methods.llp_mm import LLPMM
+from bagwise.methods.llpfc import LLPFC
 from bagwise.methods.lp import TransportLP
 from bagwise.methods.rot import ROT
 from bagwise.methods.supervised import Supervised
@@ -26,6 +31,11 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
         "combinatorial": Combinatorial,
         "l1": L1,
         "l2": L2,
+        "easy-llp": EasyLLP,
+        "dsq": DSQ,
+        "count-likelihood": CountLikelihood,
+        "llp-mm": LLPMM,
+        "llpfc": LLPFC,
         "supervised": Supervised,
     }
 )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bagwise.bags import Augment, BagLoader, Bags, Batch
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.validation import check_count
-from bagwise.methods import Method, get_method
+from bagwise.methods import Method, get_method, told_prior
 from bagwise.training.devices import launch_fabric, tuned_convolutions
 from bagwise.training.evaluation import BagEvaluator
 from bagwise.training.folder import RunFolder
@@ -99,7 +99,7 @@ def train(
     """
     check_count("evaluate_every", evaluate_every)
     check_count("checkpoint_every", checkpoint_every)
-    method = get_method(method) if isinstance(method, str) else method
+    method = told_prior(get_method(method) if isinstance(method, str) else method, bags)
     normalise = None if augment is None else augment.normalise
     chunk = recipe.chunk_instances or 2048
     score_bags = BagEvaluator(held_out, normalise, chunk) if isinstance(held_out, Bags) else held_out

@@ -1,0 +1,22 @@
+"""DSQ: squared differences of proportions, debiased."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bagwise import functional as BF
+from bagwise.bags.layout import BagLayout
+
+
+@dataclass(frozen=True)
+class DSQ:
+    """Estimate the squared error of the instances from pairs of bags: `functional.debiased_squares`.
+
+    Only for bags drawn at random from one population, several to a batch.
+    """
+
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
+        """Return `functional.debiased_squares`."""
+        return BF.debiased_squares(logits, layout, proportions, reduction=reduction)
