@@ -111,10 +111,10 @@ def avg_kl(logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor, *
         reduction: "mean" over the bags with known proportions, "sum", or "none" for `[bags]`.
 
     Example:
-        >>> sure_and_right = torch.tensor([[8.0, -8.0], [-8.0, 8.0]])
+        >>> sure_and_right = torch.tensor([[4.0, -4.0], [-4.0, 4.0]])
         >>> bag_index, half = torch.tensor([0, 0]), torch.tensor([[0.5, 0.5]])
         >>> bag_kl(sure_and_right, bag_index, half), avg_kl(sure_and_right, bag_index, half)
-        (tensor(0.6931), tensor(8.0000))
+        (tensor(0.6931), tensor(4.0003))
     """
     check_choice("reduction", reduction, REDUCTIONS)
     layout = check_arguments(logits, bag_index, proportions)
