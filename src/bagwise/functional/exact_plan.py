@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -115,8 +116,12 @@ class BlockPlan:
         penalty: Tensor | None = None,
     ) -> BlockPlan:
         """Plan of hard `labels [b, n]`."""
-        inside = torch.ones_like(labels) if bags.inside is None else bags.inside
-        return BlockPlan(bags, labels[:, :, None], inside[:, :, None].double(), iterations, prove, penalty)
+        classes = labels[:, :, None]
+        if bags.inside is None:
+            shares = torch.ones_like(classes, dtype=torch.float64)
+        else:
+            shares = bags.inside[:, :, None].double()
+        return BlockPlan(bags, classes, shares, iterations, prove, penalty)
 
     @cached_property
     def entries(self) -> Tensor:
@@ -160,7 +165,7 @@ def _solve_all(inputs: Inputs, solve: BlockSolver) -> tuple[Tensor, list[BlockPl
     """Return F `[instances, K]` and the plans of all bags with known proportions, block by block."""
     logits = inputs.logits.detach()
     f, log_f = softmax_and_log(logits, logits.dtype)
-    finite = bool(log_f.sum().isfinite())
+    finite = math.isfinite(float(log_f.sum()))
     if not finite:  # an instance whose logits are all -inf rules out every class; softmax says NaN
         hopeless = (logits == -torch.inf).all(dim=1, keepdim=True)
         f, log_f = torch.where(hopeless, 0, f), torch.where(hopeless, -torch.inf, log_f)

@@ -6,7 +6,7 @@ Which one is fastest depends on the size; `transport` chooses. All but `assign_s
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -17,12 +17,10 @@ from torch import Tensor
 
 from bagwise.functional.exact_plan import KnownBags
 from bagwise.functional.prices import PricedLabels
+from bagwise.functional.transport_core import Solver, solve_by_core
 
 _FEW_CLASSES = 24
 _PIVOTS_PER_NODE = 100  # 1 to 8 are usual
-
-# from the costs [n, K] and marginals [K] of one bag to its plan [n, K] and prices [K]
-_Solver = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +161,7 @@ def bounded_cost(bags: KnownBags) -> Tensor:
     return _bounded(-bags.block_log_f().double(), bags.finite)
 
 
-def _collect(bags: KnownBags, target: Tensor, solve: _Solver) -> PricedPlan:
+def _collect(bags: KnownBags, target: Tensor, solve: Solver) -> PricedPlan:
     shares, prices = np.zeros((*bags.rows.shape, target.shape[1])), np.zeros(target.shape)
     first_prices = _first_prices(bags, target)
     for i, used, plan, prices[i, used] in _one_by_one(bags, target, first_prices, solve):
@@ -173,14 +171,14 @@ def _collect(bags: KnownBags, target: Tensor, solve: _Solver) -> PricedPlan:
 
 
 def _one_by_one(
-    bags: KnownBags, target: Tensor, prices: Tensor, solve: _Solver
+    bags: KnownBags, target: Tensor, prices: Tensor, solve: Solver
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
     """For every bag i: the classes that have a place, the plan of its instances for them, and what to add to prices."""
     costs = _bounded(prices[:, None, :] - bags.block_log_f(), bags.finite).cpu().numpy()
     sizes = bags.size[:, 0].long().tolist()
     for i, (cost, mu, size) in enumerate(zip(costs, target.cpu().numpy(), sizes, strict=True)):
         used = np.flatnonzero(mu)
-        plan, more = solve(cost[:size] if mu.all() else cost[:size, used], mu[used])
+        plan, more = solve_by_core(cost[:size] if mu.all() else cost[:size, used], mu[used], solve)
         yield i, used, plan, more
 
 
