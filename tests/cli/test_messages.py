@@ -2,8 +2,11 @@
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from bagwise.cli import app
 from bagwise.cli.messages import failures_explained
+from bagwise.methods import METHODS
 
 
 def test_an_error_of_several_lines_is_said_in_one(capsys):
@@ -23,3 +26,9 @@ def test_an_interruption_has_the_exit_code_of_shells(capsys):
 def test_a_bug_shows_itself():
     with pytest.raises(ZeroDivisionError), failures_explained():
         raise ZeroDivisionError
+
+
+def test_the_help_of_fit_names_every_method():
+    # written out there, since importing the methods would make --help slow
+    text = " ".join(CliRunner().invoke(app, ["fit", "--help"]).output.split()).replace("- ", "-")
+    assert all(f" {name}" in text for name in METHODS if name != "supervised"), text
