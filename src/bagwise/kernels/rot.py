@@ -158,8 +158,8 @@ def _rot_kernel(
     momentum = 1.0
     steps = 0
     state = 1  # 0: every bag is done; 1: go on; 2: first take a step in the log domain and move the anchor
-    # Every thread decides for itself when to leave this loop, from its own copy of the sums, and those that stay wait for
-    # those that left, for ever. The copies agree because a + b = b + a; fused, a b + c, they would not.
+    # Every thread decides for itself when to leave this loop, from its own copy of the sums, and those that stay would
+    # wait for those that left, for ever. The copies agree because a + b = b + a; fused, a b + c, they would not.
     while (state > 0) & (steps < MAX_STEPS):
         if state == 2:
             x = _log_domain_step(scores, inside, moving, x, log_nz, beta, gain)
