@@ -125,6 +125,34 @@ def test_augmentation_differs_by_batch_epoch_and_process():
     assert noise(0) != noise(0, rank=1)
 
 
+def test_a_strong_view_is_drawn_from_the_same_raw_instances():
+    bags = make_bags([10, 3, 2])
+    weak, strong = 1, 2
+
+    class Shift(Noise):
+        def __init__(self, by):
+            self.by = by
+
+        def __call__(self, instances, generator):
+            return super().__call__(instances, generator) * self.by
+
+    loader = BagLoader(bags, 10, seed=0, augment=Shift(weak), strong_augment=Shift(strong), chunk_instances=8)
+    alone = list(BagLoader(bags, 10, seed=0, augment=Shift(weak), chunk_instances=8).epoch(0))
+    seen = 0
+    for batch, other in zip(loader.epoch(0), alone, strict=True):
+        assert torch.equal(batch.instances, other.instances)  # the weak view does not depend on the strong one
+        assert other.strong is None
+        assert (batch.strong is None) is batch.is_in_pieces
+        if batch.strong is not None:
+            seen += len(batch.strong)
+            assert batch.strong.shape == batch.instances.shape
+            assert not torch.equal(batch.strong / strong, batch.instances / weak)  # drawn apart
+    assert seen == 5
+    again = [batch.strong for batch in loader.epoch(0)]
+    first = [batch.strong for batch in loader.epoch(0)]
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(again, first, strict=True))
+
+
 class Rows(torch.utils.data.Dataset):
     def __init__(self, tensor):
         self.tensor = tensor

@@ -6,6 +6,8 @@ from bagwise.bags.data import Bags
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.loader import BagLoader, Batch
 from bagwise.bags.memberships import Memberships
+from bagwise.bags.random_changes import RandomChanges
+from bagwise.bags.swapped_columns import SwappedColumns
 
 __all__ = [
     "Augment",
@@ -15,6 +17,8 @@ __all__ = [
     "Batch",
     "ImageAugment",
     "Memberships",
+    "RandomChanges",
+    "SwappedColumns",
     "bags_by_column",
     "clustered_bags",
     "dirichlet_bags",

@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bagwise.bags.validation import check_images
+
 
 class Augment(Protocol):
     """What a loader does to a batch of raw instances before the network sees them."""
@@ -50,35 +52,36 @@ class ImageAugment:
 
     def __call__(self, instances: Tensor, generator: torch.Generator) -> Tensor:
         """Shift, flip and normalise `instances [n, C, H, W]` uint8; returns float32 of the same shape."""
-        n, _, height, width = instances.shape
-        device = instances.device
-
-        def positions(length: int) -> Tensor:
-            offset = torch.randint(-self.shift, self.shift + 1, (n, 1), generator=generator, device=device)  # [n, 1]
-            place = torch.arange(length, device=device) + offset  # [n, length]
-            return (length - 1) - ((length - 1) - place.abs()).abs()  # reflected at both edges
-
-        rows, columns = positions(height), positions(width)
-        if self.flip:
-            mirrored = torch.rand(n, 1, generator=generator, device=device) < 0.5
-            columns = torch.where(mirrored, width - 1 - columns, columns)
-        images = torch.arange(n, device=device)
-        # one gather does it all; indexing puts the channels last, which is also the layout that GPUs like
-        shifted = instances[images[:, None, None], :, rows[:, :, None], columns[:, None, :]]  # [n, H, W, C]
-        return self.normalise(shifted.permute(0, 3, 1, 2))
+        return self.normalise(shifted(instances, self.shift, self.flip, generator))
 
     def normalise(self, instances: Tensor) -> Tensor:
         """Return `(x / 255 - mean) / std` of uint8 images `[n, C, H, W]` as float32."""
-        if instances.dtype != torch.uint8 or instances.ndim != 4 or instances.shape[1] != len(self.mean):
-            raise ValueError(
-                f"images must be uint8 with shape [n, {len(self.mean)}, H, W], "
-                f"but got {instances.dtype} with shape {list(instances.shape)}."
-            )
-        scale, offset = _scale_and_offset(self.mean, self.std, instances.device)
+        check_images(instances, num_channels=len(self.mean))
+        scale, offset = scale_and_offset(self.mean, self.std, instances.device)
         return torch.addcmul(offset, instances.float(), scale)
 
 
+def shifted(images: Tensor, shift: int, flip: bool, generator: torch.Generator) -> Tensor:
+    """Shift each of `images [n, C, H, W]` by up to `shift` pixels, reflected at the edge, and `flip` half of them."""
+    n, _, height, width = images.shape
+    device = images.device
+
+    def positions(length: int) -> Tensor:
+        offset = torch.randint(-shift, shift + 1, (n, 1), generator=generator, device=device)  # [n, 1]
+        place = torch.arange(length, device=device) + offset  # [n, length]
+        return (length - 1) - ((length - 1) - place.abs()).abs()  # reflected at both edges
+
+    rows, columns = positions(height), positions(width)
+    if flip:
+        mirrored = torch.rand(n, 1, generator=generator, device=device) < 0.5
+        columns = torch.where(mirrored, width - 1 - columns, columns)
+    numbers = torch.arange(n, device=device)
+    # one gather does it all; indexing puts the channels last, which is also the layout that GPUs like
+    return images[numbers[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
 @lru_cache(maxsize=16)  # a constant made anew in each step would make the GPU wait for the copy
-def _scale_and_offset(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def scale_and_offset(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return what a pixel from 0 to 255 is multiplied by and what is added, each `[1, C, 1, 1]`, to normalise it."""
     means, stds = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
     return (1 / (255 * stds)).to(device), (-means / stds).to(device)

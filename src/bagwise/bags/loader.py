@@ -27,12 +27,15 @@ class Batch:
         layout: which instance lies in which bag.
         proportions: `[bags, classes]`.
         bag_numbers: `[bags]` their numbers in the `Bags` (on the host).
+        strong: a second view of the instances, `[instances, ...]`, where the loader has a `strong_augment` and the
+            batch is not in pieces.
     """
 
     pieces: Iterable[Tensor]
     layout: BagLayout
     proportions: Tensor
     bag_numbers: np.ndarray
+    strong: Tensor | None = None
 
     @property
     def is_in_pieces(self) -> bool:
@@ -76,6 +79,7 @@ class BagLoader:
         seed: seed of the order and of the augmentation.
         device: where batches are wanted.
         augment: what is done to the raw instances on the device; None hands them out as they are.
+        strong_augment: gives each whole batch a second view of the same raw instances; None gives none.
         shuffle: whether each epoch has an order of its own.
         rank: number of this process.
         world_size: number of processes.
@@ -99,6 +103,7 @@ class BagLoader:
         seed: int,
         device: torch.device | str = "cpu",
         augment: Augment | None = None,
+        strong_augment: Augment | None = None,
         shuffle: bool = True,
         rank: int = 0,
         world_size: int = 1,
@@ -114,7 +119,7 @@ class BagLoader:
         self._batch_instances, self._chunk = batch_instances, chunk_instances
         self._seed, self._shuffle, self._drop_last = seed, shuffle, drop_last
         self._rank, self._world_size = rank, world_size
-        self._augment = augment
+        self._augment, self._strong_augment = augment, strong_augment
         self._source = instance_source(bags.instances, self.device, workers)
         self._known = ~bags.proportions[:, 0].isnan().numpy()
         self._equal_layouts: dict[tuple[int, int], BagLayout] = {}
@@ -150,11 +155,17 @@ class BagLoader:
         proportions = self._proportions(shares)
         for place, (bags, _) in enumerate(shares):
             where = number, self._rank, place
+            if self._is_oversize(bags):
+                pieces, strong = self._in_pieces(bags, where), None
+            else:
+                raw = next(stream)
+                pieces, strong = (self._augmenter(where)(raw),), self._strong_view(raw, where)
             yield Batch(
-                pieces=self._in_pieces(bags, where) if self._is_oversize(bags) else self._whole(stream, where),
+                pieces=pieces,
                 layout=self._layout(self.bags.layout.host_sizes[bags]),
                 proportions=next(proportions),
                 bag_numbers=bags,
+                strong=strong,
             )
 
     def _share(self, batch: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -185,9 +196,6 @@ class BagLoader:
     def _is_oversize(self, bags: np.ndarray) -> bool:
         return self._chunk is not None and self.bags.layout.host_sizes[bags].sum() > self._chunk
 
-    def _whole(self, stream: Iterator[Tensor], where: tuple[int, ...]) -> tuple[Tensor]:
-        return (self._augmenter(where)(next(stream)),)
-
     def _in_pieces(self, bags: np.ndarray, where: tuple[int, ...]) -> _Pieces:
         rows = self.bags.rows_of(bags)
 
@@ -207,6 +215,12 @@ class BagLoader:
             return lambda instances: instances
         generator = torch.Generator(self.device).manual_seed(derived_seed(self._seed, "augment", *where))
         return lambda instances: augment(instances, generator)
+
+    def _strong_view(self, instances: Tensor, where: tuple[int, ...]) -> Tensor | None:
+        if self._strong_augment is None:
+            return None
+        generator = torch.Generator(self.device).manual_seed(derived_seed(self._seed, "strong augment", *where))
+        return self._strong_augment(instances, generator)
 
 
 class _Pieces:

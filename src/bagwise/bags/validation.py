@@ -181,6 +181,25 @@ def _check_same_device(name: str, device: torch.device, expected: torch.device) 
         raise ValueError(f"{name} is on {device}, but logits is on {expected}; move one of them with .to().")
 
 
+def check_images(images: Tensor, *, num_channels: int) -> None:
+    """Raise unless `images` are raw pixels `[n, channels, H, W]`, uint8."""
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != num_channels:
+        raise ValueError(
+            f"images must be uint8 with shape [n, {num_channels}, H, W], "
+            f"but got {images.dtype} with shape {list(images.shape)}."
+        )
+
+
+def check_groups(groups: Sequence[int], num_inputs: int) -> None:
+    """Raise unless `groups` names the column that each of `num_inputs` inputs comes from."""
+    if len(groups) != num_inputs:
+        raise ValueError(
+            f"groups must name the column of every input, but names {len(groups)} and there are {num_inputs} inputs."
+        )
+    if min(groups) < 0 or max(groups) >= num_inputs:
+        raise ValueError(f"groups must number the columns from 0, but holds {min(groups)} to {max(groups)}.")
+
+
 def check_count(argument: str, value: object) -> None:
     """Raise unless `value` is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral):
@@ -270,6 +289,27 @@ def check_between(argument: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{argument} must be at least {low:g} and less than {high:g}, but got {value!r}.")
 
 
+def check_positive(argument: str, value: float) -> None:
+    """Raise unless `value` is positive and finite."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{argument} must be positive and finite, but got {value!r}.")
+
+
+def check_share(argument: str, value: float) -> None:
+    """Raise unless `value` lies between 0 and 1, both included."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{argument} must lie between 0 and 1, but got {value!r}.")
+
+
+def check_floating_instances(method: str, instances: Tensor) -> None:
+    """Raise unless the instances are floating point, for a method that shifts them a little."""
+    if not instances.is_floating_point():
+        raise TypeError(
+            f"method {method!r} shifts the inputs a little, which needs floating point, but they are "
+            f"{instances.dtype}. Pass an augment that normalises them, or call .float() on them."
+        )
+
+
 def check_prior(prior: Tensor, *, num_classes: int, device: torch.device) -> None:
     """Raise unless `prior [classes]` holds the shares of all classes, which sum to 1."""
     if not isinstance(prior, Tensor):
@@ -287,3 +327,19 @@ def check_prior(prior: Tensor, *, num_classes: int, device: torch.device) -> Non
                 f"prior must hold shares of at least 0 that sum to 1, but {_row(prior[None], 0)} sums to {total:.6g}; "
                 "divide it by its sum."
             )
+
+
+def check_features(features: Tensor) -> None:
+    """Raise unless `features` is a floating-point matrix `[rows, width]` of finite numbers."""
+    if not isinstance(features, Tensor):
+        raise TypeError(f"features must be a torch.Tensor [rows, width], but got {type(features).__name__}.")
+    if features.ndim != 2:
+        raise ValueError(f"features must have shape [rows, width], but got {list(features.shape)}; flatten each row.")
+    if not features.is_floating_point():
+        raise TypeError(f"features must be floating point, but got {features.dtype}; call .float() on them.")
+    if len(features) < 2:
+        raise ValueError(f"features must have at least 2 rows, but got {len(features)}.")
+    for part, first in zip(features.split(2**16), range(0, len(features), 2**16), strict=True):
+        bad = torch.nonzero(~part.isfinite().all(dim=1))
+        if bad.numel():
+            raise ValueError(f"features must be finite, but row {first + int(bad[0])} holds NaN or infinity.")

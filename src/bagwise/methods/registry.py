@@ -7,22 +7,28 @@ from dataclasses import fields
 from types import MappingProxyType
 
 from bagwise.bags.validation import check_choice
+from bagwise.methods.ahil import AHIL
 from bagwise.methods.avg_kl import AvgKL
-from bagwise.methods.base import Method
+from bagwise.methods.base import LossMethod, Method, StepMethod
 from bagwise.methods.combinatorial import Combinatorial
 from bagwise.methods.count_likelihood import CountLikelihood
 from bagwise.methods.dsq import DSQ
 from bagwise.methods.easy_llp import EasyLLP
+from bagwise.methods.fixmatch import FixMatch
 from bagwise.methods.kl import KL
 from bagwise.methods.l1 import L1
 from bagwise.methods.l2 import L2
+from bagwise.methods.llp_dc import LLPDC
 from bagwise.methods.llp_mm import LLPMM
+from bagwise.methods.llp_vat import LLPVAT
 from bagwise.methods.llpfc import LLPFC
 from bagwise.methods.lp import TransportLP
+from bagwise.methods.mixbag import MixBag
 from bagwise.methods.rot import ROT
+from bagwise.methods.softmatch import SoftMatch
 from bagwise.methods.supervised import Supervised
 
-METHODS: Mapping[str, type[Method]] = MappingProxyType(
+METHODS: Mapping[str, type[LossMethod] | type[StepMethod]] = MappingProxyType(
     {
         "kl": KL,
         "rot": ROT,
@@ -36,6 +42,12 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
         "count-likelihood": CountLikelihood,
         "llp-mm": LLPMM,
         "llpfc": LLPFC,
+        "mixbag": MixBag,
+        "llp-vat": LLPVAT,
+        "fixmatch": FixMatch,
+        "softmatch": SoftMatch,
+        "ahil": AHIL,
+        "llp-dc": LLPDC,
         "supervised": Supervised,
     }
 )

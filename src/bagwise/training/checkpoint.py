@@ -26,7 +26,7 @@ class Checkpoint:
         run: what is being trained, as JSON: it must be equal when the run resumes.
         epochs: how many epochs are done. All generators follow from this and the seed.
         updates: how many updates the averaged weights have seen.
-        tensors: weights, averaged weights and optimizer state by name.
+        tensors: weights, averaged weights, optimizer state and what the method remembers, by name.
     """
 
     run: Mapping[str, Any]

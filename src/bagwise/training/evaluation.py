@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ class Predictor:
     @torch.no_grad()
     def logits(self, network: nn.Module) -> Tensor:
         """Return the logits `[instances, classes]` as float32, computed in evaluation mode."""
-        device = next(network.parameters()).device
+        device = next(chain(network.parameters(), network.buffers(), [torch.empty(0)])).device  # some have neither
         if self._source is None or self._source[0] != device:
             self._source = device, instance_source(self._instances, device)
         rows = np.arange(len(self))

@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
-from bagwise.bags import Augment, BagLoader, Bags, Batch
+from bagwise.bags import Augment, BagLoader, Bags
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.validation import check_count
-from bagwise.methods import Method, get_method, told_prior
+from bagwise.methods import KeepsState, Method, Step, StepMethod, get_method, method_name, told_prior
 from bagwise.training.devices import launch_fabric, tuned_convolutions
 from bagwise.training.evaluation import BagEvaluator
 from bagwise.training.folder import RunFolder
@@ -58,6 +60,7 @@ def train(
     method: str | Method = "kl",
     recipe: Recipe = Recipe(),  # noqa: B008  (frozen)
     augment: Augment | None = None,
+    strong_augment: Augment | None = None,
     held_out: Bags | Callable[[nn.Module], dict[str, float]] | None = None,
     evaluator: Callable[[nn.Module], dict[str, float]] | None = None,
     evaluate_every: int = 1,
@@ -78,6 +81,8 @@ def train(
         method: a name of `bagwise.methods`, or a method with its hyper-parameters: `get_method("rot", alpha=0.3)`.
         recipe: optimizer, schedule, batch size and all else that decides the final weights.
         augment: random variants of the instances, drawn on the device.
+        strong_augment: a second, stronger view of them for methods that compare the two (`RandomChanges` for images,
+            `SwappedColumns` for tables); other methods leave it unused.
         held_out: other bags, scored after an epoch by the KL and L1 distance of proportions, or a function that
             scores a network on them; nothing is learned from them but, with `Recipe.patience`, when to stop.
         evaluator: called with the network after an epoch, e.g. `Evaluator`, the one place for instance labels.
@@ -100,12 +105,13 @@ def train(
     check_count("evaluate_every", evaluate_every)
     check_count("checkpoint_every", checkpoint_every)
     method = told_prior(get_method(method) if isinstance(method, str) else method, bags)
+    strong_augment = _checked_strong_view(method, strong_augment, recipe)
     normalise = None if augment is None else augment.normalise
     chunk = recipe.chunk_instances or 2048
     score_bags = BagEvaluator(held_out, normalise, chunk) if isinstance(held_out, Bags) else held_out
     if recipe.patience is not None and score_bags is None:
         raise ValueError("patience is counted on held-out bags, but there are none. Pass held_out=, or no patience.")
-    run = describe_run(network, method, bags, recipe, augment)
+    run = describe_run(network, method, bags, recipe, augment, strong_augment)
     equal_bags = bags.layout.common_size is not None
 
     fabric = launch_fabric(accelerator, devices, recipe.precision)
@@ -115,13 +121,18 @@ def train(
         seed=recipe.seed,
         device=fabric.device,
         augment=augment,
+        strong_augment=strong_augment,
         rank=fabric.global_rank,
         world_size=fabric.world_size,
         drop_last=recipe.drop_last,
         chunk_instances=recipe.chunk_instances,
         workers=workers,
     )
-    state = TrainingState(network, recipe, fabric, equal_bags=equal_bags)
+    remembered = method.initial_state(bags.num_classes) if isinstance(method, KeepsState) else {}
+    runs_once = not isinstance(method, StepMethod)
+    state = TrainingState(
+        network, recipe, fabric, equal_bags=equal_bags, method_state=remembered, one_pass_per_step=runs_once
+    )
     history: list[dict[str, Any]] = []
     run_folder = None if folder is None else RunFolder(folder)
     if run_folder is not None:
@@ -147,6 +158,8 @@ def train(
             tally = LossTally(bags, fabric, epoch + 1)
             started = time.perf_counter()
             network_seed = derived_seed(recipe.seed, "network", epoch, fabric.global_rank)
+            method_seed = derived_seed(recipe.seed, "method", epoch, fabric.global_rank)
+            generator = torch.Generator(fabric.device).manual_seed(method_seed)
             with private_randomness(network_seed, fabric.device):
                 for i, batch in enumerate(loader.epoch(epoch)):
                     # one step follows the mean over the bags of `accumulate` batches, in all processes:
@@ -154,7 +167,16 @@ def train(
                     first = i - i % recipe.accumulate
                     last = min(first + recipe.accumulate, num_batches) - 1
                     scale = fabric.world_size / max(1, int(plan.known_bags[first : last + 1].sum()))
-                    losses = _backward(fabric, state.model, method, batch, scale, synchronise=i == last)
+                    step = Step(
+                        model=state.model,
+                        network=network,
+                        batch=batch,
+                        progress=(epoch + i / num_batches) / recipe.epochs,
+                        generator=generator,
+                        state=state.method_state,
+                        total=partial(fabric.all_reduce, reduce_op="sum"),  # pyright: ignore[reportArgumentType]
+                    )
+                    losses = _backward(fabric, method, step, scale, synchronise=i == last)
                     tally.add(batch.bag_numbers, losses)
                     if i == last:
                         middle_of_step = epoch + (first + last + 1) / (2 * num_batches)
@@ -194,17 +216,35 @@ def train(
     return TrainingResult(network, history, resumed_from)
 
 
-def _backward(
-    fabric: Fabric, model: nn.Module, method: Method, batch: Batch, scale: float, synchronise: bool
-) -> Tensor:
+def _backward(fabric: Fabric, method: Method, step: Step, scale: float, synchronise: bool) -> Tensor:
     """Add the gradient of `scale` times the sum of the bags' losses; return the losses, `[bags]`."""
-    if batch.is_in_pieces:
+    model, batch = step.model, step.batch
+    if batch.is_in_pieces and not isinstance(method, StepMethod):
         return backward_in_pieces(fabric, model, method, batch, scale, synchronise)
     with fabric.no_backward_sync(model, enabled=not synchronise):  # pyright: ignore[reportArgumentType]
-        logits = model(batch.instances)
-        losses = method.loss(logits, batch.layout, batch.proportions, reduction="none")
+        if isinstance(method, StepMethod):
+            losses = method.bag_losses(step)
+        else:
+            losses = method.loss(model(batch.instances), batch.layout, batch.proportions, reduction="none")
         fabric.backward(losses.sum() * scale)
     return losses.detach()
+
+
+def _checked_strong_view(method: Method, strong_augment: Augment | None, recipe: Recipe) -> Augment | None:
+    """Return the strong view if `method` uses one; raise where it lacks one, or cannot do what the recipe asks for."""
+    if not isinstance(method, StepMethod):
+        return None
+    if recipe.chunk_instances is not None:
+        raise ValueError(
+            f"chunk_instances cuts bags into pieces, but method {method_name(method)!r} runs the network on whole "
+            "bags. Leave chunk_instances out, or use a method that needs the logits alone, such as 'kl' or 'rot'."
+        )
+    if method.needs_strong_view and strong_augment is None:
+        raise ValueError(
+            f"method {method_name(method)!r} compares each instance with a strong view of it, but there is none. Pass "
+            "strong_augment=: bagwise.bags.RandomChanges for images, bagwise.bags.SwappedColumns for tables."
+        )
+    return strong_augment if method.needs_strong_view else None
 
 
 def _has_stalled(history: list[dict[str, Any]], patience: int | None) -> bool:

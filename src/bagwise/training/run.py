@@ -15,7 +15,12 @@ from bagwise.training.recipe import Recipe
 
 
 def describe_run(
-    network: nn.Module, method: Method, bags: Bags, recipe: Recipe, augment: Augment | None
+    network: nn.Module,
+    method: Method,
+    bags: Bags,
+    recipe: Recipe,
+    augment: Augment | None,
+    strong_augment: Augment | None = None,
 ) -> dict[str, Any]:
     """Describe everything that decides which weights a training ends with."""
     description = {
@@ -31,9 +36,14 @@ def describe_run(
             "digest": _digest(bags),
         },
         "recipe": _fields(recipe),
-        "augment": None if augment is None else {"name": type(augment).__name__, **_fields(augment)},
+        "augment": _named(augment),
+        "strong_augment": _named(strong_augment),
     }
     return json.loads(json.dumps(description, default=repr))  # as it will be read back: tuples become lists
+
+
+def _named(augment: Augment | None) -> dict[str, Any] | None:
+    return None if augment is None else {"name": type(augment).__name__, **_fields(augment)}
 
 
 def _fields(thing: Any) -> dict[str, Any]:

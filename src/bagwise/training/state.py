@@ -1,4 +1,4 @@
-"""Everything that changes while training: weights, optimizer, averaged weights."""
+"""Everything that changes while training: weights, optimizer, averaged weights, what the method remembers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bagwise.training.averaging import AveragedNetwork
 from bagwise.training.checkpoint import Checkpoint
@@ -23,16 +23,27 @@ class TrainingState:
     Attributes:
         network: the caller's network.
         model: the same network as Fabric and `torch.compile` wrap it; this is what a training step calls.
+        method_state: what the method remembers from step to step, by name.
     """
 
-    def __init__(self, network: nn.Module, recipe: Recipe, fabric: Fabric, *, equal_bags: bool) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        recipe: Recipe,
+        fabric: Fabric,
+        *,
+        equal_bags: bool,
+        method_state: Mapping[str, Tensor] | None = None,
+        one_pass_per_step: bool = True,
+    ) -> None:
         self.network = network.to(fabric.device)
         if recipe.channels_last:
             network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self._optimizer = build_optimizer(network, recipe, fabric.device)
-        compiled = _compiled(network, recipe, equal_bags) if recipe.compile else network
+        compiled = _compiled(network, recipe, equal_bags, one_pass_per_step) if recipe.compile else network
         self.model, self._wrapped_optimizer = fabric.setup(compiled, self._optimizer)
         self._average = None if recipe.ema is None else AveragedNetwork(network, recipe.ema)
+        self.method_state = {name: tensor.to(fabric.device) for name, tensor in (method_state or {}).items()}
 
     @property
     def best_network(self) -> nn.Module:
@@ -55,7 +66,11 @@ class TrainingState:
 
     def checkpoint(self, run: Mapping[str, Any], epochs: int) -> Checkpoint:
         """Return the state after `epochs` epochs of `run`."""
-        parts = {"network": self.network.state_dict(), "optimizer": optimizer_tensors(self._optimizer)}
+        parts = {
+            "network": self.network.state_dict(),
+            "optimizer": optimizer_tensors(self._optimizer),
+            "method": self.method_state,
+        }
         if self._average is not None:
             parts["average"] = self._average.network.state_dict()
         tensors = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
@@ -66,6 +81,8 @@ class TrainingState:
         """Go back to the state of `checkpoint`, which must be of the same run."""
         self.network.load_state_dict(checkpoint.part("network"))
         load_optimizer_tensors(self._optimizer, checkpoint.part("optimizer"))
+        for name, value in checkpoint.part("method").items():
+            self.method_state[name].copy_(value)
         if self._average is not None:
             self._average.network.load_state_dict(checkpoint.part("average"))
             self._average.updates = checkpoint.updates
@@ -77,11 +94,12 @@ class TrainingState:
         self.network.eval()
 
 
-def _compiled(network: nn.Module, recipe: Recipe, equal_bags: bool) -> Any:
+def _compiled(network: nn.Module, recipe: Recipe, equal_bags: bool, one_pass_per_step: bool) -> Any:
     if not equal_bags:
         return torch.compile(network)  # batches of unequal bags have any shape: one set of kernels must do
     # Batches of equal bags have two shapes at most (the last may differ), worth kernels of their own, replayed as one
     # CUDA graph, since a small network's step is bound by its many launches. A replay overwrites the gradients of the
-    # one before it, though, so no graph where a step adds up several backward passes (pytorch issue 169545).
-    one_backward_per_step = recipe.accumulate == 1 and recipe.chunk_instances is None
-    return torch.compile(network, dynamic=False, mode="reduce-overhead" if one_backward_per_step else "default")
+    # one before it, though, so no graph where a step adds up several backward passes (pytorch issue 169545), or where
+    # a method may run the network several times.
+    one_pass_per_step = one_pass_per_step and recipe.accumulate == 1 and recipe.chunk_instances is None
+    return torch.compile(network, dynamic=False, mode="reduce-overhead" if one_pass_per_step else "default")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bagwise.bags import Batch
-from bagwise.methods import Method
+from bagwise.methods import LossMethod
 from bagwise.training.randomness import forked_randomness
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def backward_in_pieces(
-    fabric: Fabric, model: nn.Module, method: Method, batch: Batch, scale: float, synchronise: bool
+    fabric: Fabric, model: nn.Module, method: LossMethod, batch: Batch, scale: float, synchronise: bool
 ) -> Tensor:
     """Add the gradient of `scale` times the sum of the bags' losses; return the losses, `[bags]`.
 
