@@ -59,7 +59,7 @@ def test_whole_counts_equal_the_best_of_all_labelings(num_classes, ties):
         assert values[bag].item() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("pot", [True, False], ids=["network simplex", "HiGHS"])
+@pytest.mark.parametrize("pot", [True, False], ids=["network simplex", "all at once"])
 @pytest.mark.parametrize("num_classes", [2, 3, 5])
 def test_fractional_marginals_equal_the_linear_program(num_classes, pot, monkeypatch):
     monkeypatch.setattr(transport, "has_network_simplex", lambda: pot)

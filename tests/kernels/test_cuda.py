@@ -1,6 +1,7 @@
 """The fused losses on a GPU against the PyTorch path in float64, with fresh random inputs."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -23,6 +24,18 @@ SHAPES = {
     "many classes": ([64] * 16, 100),
     "large, many classes": ([1024, 600], 100),
     "very many classes": ([40, 8], 1000),
+}
+LARGE_SHAPES = {
+    "thousands": ([2000, 1500, 1025], 10),
+    "tens of thousands": ([65_536, 65_537], 10),
+    "a million": ([1_000_000], 10),
+    "tiny and huge": ([300_000, *[3] * 500, 1, 0, 5000, 1200, 2, *[1030] * 200, 17], 10),
+    "more bags than processors": ([1100] * 300, 16),
+    "100 classes": ([4096, 130, 20], 100),
+    "300 classes": ([90, 3000, 2], 300),
+    "1000 classes": ([300, 17, 3, 1], 1000),
+    "1024 classes": ([33, 2000], 1024),
+    "2 classes": ([20_000, 7], 2),
 }
 LOSSES = {
     "rot": BF.rot,
@@ -67,7 +80,55 @@ def test_rot_finds_the_plan(shape, shuffled, alpha, epsilon):
     torch.testing.assert_close(values, exact[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [[16] * 64, [300, 1000, 7], [3000]])
+@pytest.mark.parametrize("alpha", [0.1, 0.5])
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 300, 2000])
+def test_rot_always_ends(size, alpha):
+    """Threads that disagree in the last bit on whether a bag is done would wait for each other for ever."""
+    for _ in range(20):
+        labels = torch.randint(10, (128, size), device="cuda")
+        proportions = torch.nn.functional.one_hot(labels, 10).float().mean(dim=1)
+        logits = torch.randn(128 * size, 10, device="cuda")
+        layout = BagLayout.from_sizes([size] * 128, "cuda")
+        assert BF.rot(logits, layout, proportions, alpha=alpha).isfinite()
+
+
+@pytest.mark.parametrize("shape", LARGE_SHAPES)
+@pytest.mark.parametrize(("shuffled", "alpha", "epsilon"), [(False, 0.5, 1.0), (True, 0.2, 0.3)])
+def test_rot_of_large_bags(shape, shuffled, alpha, epsilon):
+    logits, layout, proportions = problem(*LARGE_SHAPES[shape], shuffled=shuffled)
+    if layout.num_bags > 1:
+        proportions[-1] = math.nan
+    if logits.shape[1] > 2:
+        logits[:, 2] = -math.inf  # nobody can take it, not even where the proportions ask for it
+    assert is_fused(BF.rot(logits.clone().requires_grad_(), layout, proportions, alpha=alpha, epsilon=epsilon))
+    (values, plan), exact = solutions(logits, layout, proportions, alpha, epsilon)
+    known = (~proportions[:, 0].isnan())[layout.bag_index].cpu()
+    torch.testing.assert_close(plan[known], exact[1][known], rtol=0, atol=1e-5 if epsilon == 1 else 2e-5)
+    torch.testing.assert_close(values, exact[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_classes"), [([50_000, 3000, *[1100] * 150], 10), ([4096] * 64, 100), ([900, 70, 5], 1000)]
+)
+def test_large_bags_come_out_the_same_every_time(sizes, num_classes):
+    """Teams of programs share a bag: what one reads of another must not depend on who is early."""
+    logits, layout, proportions = problem(sizes, num_classes)
+    logits.requires_grad_()
+    outcomes = []
+    for _ in range(30):
+        values = BF.rot(logits, layout, proportions, reduction="none")
+        outcomes.append((values, *torch.autograd.grad(values.sum(), logits)))
+        assert torch.equal(outcomes[-1][0], outcomes[0][0])
+        assert torch.equal(outcomes[-1][1], outcomes[0][1])
+
+
+def test_a_nan_stays_in_its_large_bag():
+    logits, layout, proportions = problem([3000, 3000, 20], 10)
+    logits[17, 3] = math.nan
+    assert BF.rot(logits, layout, proportions, reduction="none").isnan().tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("sizes", [[16] * 64, [300, 1000, 7], [3000], [70_000, 2000]])
 @pytest.mark.parametrize("scale", [12.0, 1e4])
 def test_rot_with_confident_predictions(sizes, scale):
     (values, plan), exact = solutions(*problem(sizes, 10, scale=scale), 0.5, 1.0)
@@ -84,11 +145,17 @@ def test_rot_where_a_class_starts_without_mass():
     torch.testing.assert_close(values, exact[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 1.0])
-def test_rot_at_any_epsilon(epsilon):
-    """Where the kernel would not be exact the reference takes over."""
-    (_, plan), exact = solutions(*problem([16] * 8, 10), 0.5, epsilon)
+@pytest.mark.parametrize(("alpha", "epsilon"), [(0.5, 0.01), (0.5, 0.04), (0.01, 1.0), (0.5, 1.0)])
+@pytest.mark.parametrize(("sizes", "num_classes"), [([16] * 8, 10), ([3000, 40], 10), ([20, 5], 200), ([20, 5], 1500)])
+def test_rot_at_any_setting(sizes, num_classes, alpha, epsilon):
+    """Where the kernels would not be exact, or have no room, the reference takes over."""
+    logits, layout, proportions = problem(sizes, num_classes)
+    has_kernel = epsilon == 1.0 and alpha == 0.5 and num_classes <= 1024
+    loss = BF.rot(logits.clone().requires_grad_(), layout, proportions, alpha=alpha, epsilon=epsilon)
+    assert is_fused(loss) == has_kernel
+    (values, plan), exact = solutions(logits, layout, proportions, alpha, epsilon)
     torch.testing.assert_close(plan, exact[1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(values, exact[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -111,7 +178,7 @@ def test_losses_of_the_mean_prediction(name, shape):
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_reductions(name, reduction):
-    logits, layout, proportions = problem([3, 0, 5, 2, 40], 4)
+    logits, layout, proportions = problem([3, 0, 5, 2, 40, 9000], 4)
     proportions[2] = math.nan
     ours, theirs = logits.clone().requires_grad_(), logits.double().requires_grad_()
     (3 * LOSSES[name](ours, layout, proportions, reduction=reduction)).backward()
@@ -162,7 +229,7 @@ def test_a_step_never_waits_for_the_gpu(name):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_step_can_be_captured(name):
-    logits, layout, proportions = problem([16] * 8 + [300], 10)
+    logits, layout, proportions = problem([16] * 8 + [300, 3000], 10)
     logits.requires_grad_()
     LOSSES[name](logits, layout, proportions).backward()
     expected, logits.grad = logits.grad, None
@@ -200,14 +267,37 @@ def test_no_second_derivative(name):
         torch.autograd.grad(LOSSES[name](logits, layout, proportions), logits, create_graph=True)
 
 
-@pytest.mark.parametrize("sizes", [[16] * 300, [1, 40, 7, 200] * 20])
-def test_exact_assignments_in_batch(sizes):
-    """Thousands of bags at once on the GPU are proved optimal there, and cost what they cost on the CPU."""
-    logits, layout, proportions = problem(sizes, 10)
-    for how, loss in {"lp": BF.transport_lp, "combinatorial": BF.combinatorial}.items():
-        options = {"marginals": "rounded"} if how == "lp" else {}
-        plan = BF.apportion(logits, layout, proportions, how=how, **options)
-        assert plan.converged.all()
-        values = loss(logits, layout, proportions, reduction="none", **options)
-        expected = loss(logits.cpu(), layout.to("cpu"), proportions.cpu(), reduction="none", **options)
-        torch.testing.assert_close(values.cpu(), expected, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("num_classes", [3, 10, 12])
+@pytest.mark.parametrize("sizes", [[16] * 300, [1, 40, 7, 200] * 20], ids=["equal", "ragged"])
+@pytest.mark.parametrize("how", ["lp", "lp rounded", "combinatorial"])
+def test_exact_assignments_in_batch(how, sizes, num_classes):
+    """Many bags at once are proved optimal on the GPU, and cost what they cost on the CPU."""
+    logits, layout, proportions = problem(sizes, num_classes)
+    proportions[1] = math.nan
+    loss = BF.combinatorial if how == "combinatorial" else BF.transport_lp
+    options = {"marginals": "rounded"} if how == "lp rounded" else {}
+    plan = BF.apportion(logits, layout, proportions, how=how.split()[0], **options)
+    assert plan.labels.is_cuda
+    assert plan.converged.all()
+    values = loss(logits, layout, proportions, reduction="none", **options)
+    expected = loss(logits.cpu(), layout.to("cpu"), proportions.cpu(), reduction="none", **options)
+    torch.testing.assert_close(values.cpu(), expected, rtol=1e-5, atol=1e-5)
+    if how == "lp":
+        mean = torch.zeros_like(proportions).index_add(0, layout.bag_index, plan.labels) / layout.sizes[:, None]
+        known = ~proportions[:, 0].isnan()
+        torch.testing.assert_close(mean[known], proportions[known], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["lp", "combinatorial"])
+def test_exact_assignments_wait_for_sweeps_and_not_for_bags(how):
+    """The solver looks at its progress once per sweep over all bags, never once per bag."""
+    logits, layout, proportions = problem([12] * 3000, 6)
+    BF.apportion(logits, layout, proportions, how=how)  # builds what the layout keeps
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            torch.cuda.set_sync_debug_mode("warn")
+            BF.apportion(logits, layout, proportions, how=how)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert 0 < sum("synchronizing" in str(warning.message) for warning in caught) < 1000

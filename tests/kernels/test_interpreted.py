@@ -12,7 +12,7 @@ from bagwise.bags import BagLayout
 from bagwise.functional.fused import fused_proportion_loss, fused_rot
 from bagwise.functional.inputs import prepare
 from bagwise.functional.rot import solve_rot
-from bagwise.kernels import proportion, tiles
+from bagwise.kernels import proportion, rot_large, tiles
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="test_cuda.py runs the kernels themselves"),
@@ -33,11 +33,14 @@ def tile_settings(monkeypatch):
     tiles.plan_launches.cache_clear()
 
 
-@pytest.fixture(params=["one bag", "several bags"])
+@pytest.fixture(params=["one bag", "several bags", "a part of a bag"])
 def rot_tile(request, tile_settings):
-    """What a program of the rot kernel holds."""
+    """What a program of the rot kernels holds at a time."""
     if request.param == "several bags":
         tile_settings(tiles, _FULL_GRID=1, _SHARED_ENTRIES=(1, 1024))
+    elif request.param == "a part of a bag":
+        tile_settings(tiles, _RESIDENT_ENTRIES=0)
+        tile_settings(rot_large, _CHUNK_ENTRIES=128)
 
 
 @pytest.fixture(params=["on chip", "in pieces"])
@@ -101,6 +104,17 @@ def test_rot_with_extreme_logits(rot_tile, scale, epsilon):
     torch.testing.assert_close(values.double(), exact.values, rtol=1e-5, atol=2e-6)
 
 
+def test_rot_where_the_likeliest_class_is_absent(rot_tile):
+    """The other two differ by less than float32 can tell of their log-probabilities, -9999.7 and -10000."""
+    logits = torch.tensor([[1e4, 0.3, 0.0], [1e4, -0.0001, 0.0004]], requires_grad=True)
+    layout, proportions = BagLayout.from_sizes([2]), torch.tensor([[0.0, 0.7, 0.3]])
+    values = fused_rot(logits, layout, proportions, 0.5, 1.0, "none")
+    (gradient,) = torch.autograd.grad(values.sum(), logits)
+    exact = solve_rot(prepare(logits.detach().double(), layout, proportions.double()), 0.5, 1.0)
+    torch.testing.assert_close(plan_of(logits.detach(), layout, gradient, 0.5), exact.labels, rtol=0, atol=1e-6)
+    torch.testing.assert_close(values.double(), exact.values, rtol=1e-6, atol=0)
+
+
 def test_rot_where_a_class_starts_without_mass(rot_tile):
     """All instances rule class 1 out, e^-100 and less; the proportions bring some of it back, x moves by 90."""
     logits = torch.tensor([[0.0, -100.0], [0.0, -101.0], [0.0, -103.0]], requires_grad=True)
@@ -133,7 +147,7 @@ def test_losses_of_the_mean_prediction(bag_size, divergence, reduction):
     ("fused_loss", "options"),
     [(fused_rot, (0.5, 1.0)), (fused_proportion_loss, ("kl",)), (fused_proportion_loss, ("avg_kl",))],
 )
-def test_unknown_empty_and_impossible_bags(fused_loss, options):
+def test_unknown_empty_and_impossible_bags(rot_tile, fused_loss, options):
     logits, layout, proportions = problem([3, 0, 2, 2], 3, shuffled=False)
     proportions[0] = math.nan
     proportions[2] = torch.tensor([1.0, 0.0, 0.0])
@@ -199,14 +213,30 @@ def test_one_graph_under_torch_compile(shuffled):
 
 def test_launches_cover_every_bag_once():
     widths, counts = (4096, 512, 64, 16, 1), (2, 3, 100_000, 50_000, 7)
-    num_large, launches = tiles.plan_launches(widths, counts, num_classes=10)
-    assert num_large == 2
-    position = num_large
+    large, launches = tiles.plan_launches(widths, counts, num_classes=10)
+    assert large == 1
+    position = counts[0]
     for launch in launches:
         assert launch.first == position
         position += launch.count
     assert position == sum(counts)
     assert [launch.width for launch in launches] == [512, 64, 16, 2]
+
+
+@pytest.mark.parametrize("bags", [{2048: 3}, {524_288: 1, 2048: 300}, {65_536: 100}, {2**20: 1}, {4096: 64}])
+def test_teams_fit_on_the_processors(bags):
+    teams = rot_large.Teams.of(tuple(bags), tuple(bags.values()), chunk=512, num_processors=132)
+    sizes = [width for width, count in bags.items() for _ in range(count)]
+    members = [-(-size // teams.rows_per_member) for size in sizes[: teams.num_teams]]
+    assert all(size >= 2 for size in members)
+    assert all(size <= teams.rows_per_member for size in sizes[teams.num_teams :])
+    assert sum(members) <= teams.num_programs <= 132
+    assert teams.num_programs == min(132, sum(members) + len(sizes) - teams.num_teams)
+
+
+def test_a_huge_bag_gets_a_team_however_many_others_there_are():
+    teams = rot_large.Teams.of((524_288, 2048), (1, 300), chunk=512, num_processors=132)
+    assert (teams.num_teams, teams.rows_per_member) == (1, 4096)
 
 
 def test_small_bags_ride_with_larger_ones_while_the_gpu_is_not_full():

@@ -21,8 +21,6 @@ from torch import Tensor
 from bagwise.functional.assignment_problem import AssignmentProblem
 from bagwise.functional.prices import priced_labels
 
-_PRECISION = 1e-14  # weights above -_PRECISION * limit are rounding
-
 
 @dataclass(frozen=True, eq=False)
 class Labeling:
@@ -48,7 +46,7 @@ def solve_assignment(problem: AssignmentProblem) -> Labeling:
 def is_optimal(problem: AssignmentProblem, labels: Tensor) -> Tensor:
     """`[b]` true where `labels [b, n]` are proved optimal: their residual graph has no negative cycle."""
     graph, _ = _residual_graph(problem, labels)
-    return ~_find_cycles(graph, torch.zeros_like(graph[:, 0, :-1]), _tolerance(problem)).found
+    return ~_find_cycles(graph, torch.zeros_like(graph[:, 0, :-1]), problem.tolerance).found
 
 
 def cancel_cycles(problem: AssignmentProblem, labels: Tensor, prices: Tensor) -> Labeling:
@@ -64,7 +62,7 @@ def cancel_cycles(problem: AssignmentProblem, labels: Tensor, prices: Tensor) ->
     bags = torch.arange(b, device=labels.device)  # still at work on these
     for _ in range(rounds_allowed):
         graph, moves = _residual_graph(problem, labels)
-        cycles = _find_cycles(graph, -prices, _tolerance(problem))
+        cycles = _find_cycles(graph, -prices, problem.tolerance)
         result.optimal[bags] = ~cycles.found
         left = cycles.found.nonzero()[:, 0]
         if len(left) == 0:
@@ -88,10 +86,6 @@ class _Cycles:
 
     source: Tensor
     found: Tensor
-
-
-def _tolerance(problem: AssignmentProblem) -> Tensor:
-    return _PRECISION * problem.limit  # [b, 1]
 
 
 def _residual_graph(problem: AssignmentProblem, labels: Tensor) -> tuple[Tensor, Tensor]:

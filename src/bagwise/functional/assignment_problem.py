@@ -14,6 +14,8 @@ from torch import Tensor
 
 from bagwise.functional.count_costs import CountCost
 
+_PRECISION = 1e-14  # relative to the limit
+
 
 @dataclass(frozen=True, eq=False)
 class AssignmentProblem:
@@ -49,6 +51,11 @@ class AssignmentProblem:
         if finite is not None:
             cost = torch.where(finite, cost, limit[:, :, None])
         return AssignmentProblem(cost, inside, count_cost, limit)
+
+    @property
+    def tolerance(self) -> Tensor:
+        """`[b, 1]` a difference of costs that is no more than rounding."""
+        return _PRECISION * self.limit
 
     def select(self, bags: Tensor) -> AssignmentProblem:
         """Return the problem of some of the bags."""

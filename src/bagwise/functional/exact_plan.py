@@ -23,7 +23,7 @@ class Assignment:
         labels: `[instances, classes]` one-hot (or the shares of the classes, for fractional marginals); zeros in a
             bag with unknown proportions.
         values: `[bags]` the loss; +inf where every plan gives some instance a class of probability 0.
-        iterations: `[bags]` how often the solver cancelled negative cycles.
+        iterations: `[bags]` how often the solver cancelled negative cycles or moved mass along shortest paths.
         optimal: `[bags]` true where the labels are proved optimal (and where there is nothing to label).
     """
 
@@ -58,7 +58,7 @@ class KnownBags:
     in_order: bool
 
     def select(self, chosen: Tensor) -> KnownBags:
-        """Return the bags where `chosen [b]` is true."""
+        """Return some of the bags: `chosen` is a mask `[b]`, or their places."""
         inside = None if self.inside is None else self.inside[chosen]
         return replace(
             self,

@@ -15,8 +15,7 @@ _KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # many, and a small epsilon multiplies the rounding of the logits: the reference solves those in float64 by Newton.
 _LARGEST_BETA = 20.0
 _SMALLEST_EPSILON = 0.05
-# A bag has to fit on chip: up to so many classes, up to so many instances. The reference solves larger ones.
-_ROT_TILES = ((16, 1024), (32, 512), (64, 256), (128, 128))
+_MOST_CLASSES = 1024  # one instance has to fit on chip
 
 
 def has_kernels(logits: Tensor, layout: BagLayout) -> bool:
@@ -25,21 +24,16 @@ def has_kernels(logits: Tensor, layout: BagLayout) -> bool:
 
 
 def has_rot_kernel(logits: Tensor, layout: BagLayout, alpha: float, epsilon: float) -> bool:
-    """Whether the fused ROT kernel takes these bags and finds a plan right to 1e-5."""
+    """Whether the fused ROT kernels find a plan right to 1e-5 for these bags."""
     beta = (1 - alpha) / (alpha * epsilon)
-    if not has_kernels(logits, layout) or beta > _LARGEST_BETA or epsilon < _SMALLEST_EPSILON:
-        return False
-    widest = layout.size_classes.widths[0]
-    for most_classes, most_instances in _ROT_TILES:
-        if logits.shape[1] <= most_classes:
-            return widest <= most_instances
-    return False
+    in_float32 = beta <= _LARGEST_BETA and epsilon >= _SMALLEST_EPSILON
+    return has_kernels(logits, layout) and in_float32 and logits.shape[1] <= _MOST_CLASSES
 
 
 def fused_rot(
     logits: Tensor, layout: BagLayout, proportions: Tensor, alpha: float, epsilon: float, reduction: str
 ) -> Tensor:
-    """`rot` of checked arguments, in two launches and one more for the gradient."""
+    """`rot` of checked arguments: a launch for each few sizes of bags, one for the sum and one for the gradient."""
     from bagwise.kernels import operators  # Triton exists only beside CUDA
 
     classes = layout.size_classes
@@ -61,7 +55,7 @@ def fused_rot(
 def fused_proportion_loss(
     logits: Tensor, layout: BagLayout, proportions: Tensor, divergence: str, reduction: str
 ) -> Tensor:
-    """`proportion_loss` (or "avg_kl") of checked arguments, in two launches and one more for the gradient."""
+    """`proportion_loss` (or "avg_kl") of checked arguments, launched as in `fused_rot`."""
     from bagwise.kernels import operators
 
     classes = layout.size_classes

@@ -21,6 +21,7 @@ from bagwise.functional.exact_plan import (
     exact_assignment,
     exact_loss,
 )
+from bagwise.functional.fractional_transport import solve_fractional
 from bagwise.functional.inputs import REDUCTIONS, Inputs, prepare
 from bagwise.functional.transport_solvers import (
     PricedPlan,
@@ -34,7 +35,8 @@ from bagwise.functional.transport_solvers import (
 )
 
 # Measured (see benchmarks/losses.py): the n x n assignment wins in small bags and where classes are many, POT's network
-# simplex in between, our own solver in very large bags with few classes (and where POT is missing).
+# simplex in between, our own solver in very large bags with few classes (and where POT is missing). On a GPU, bags are
+# solved all at once.
 _SMALL_BAG = 128
 _INSTANCES_PER_CLASS = 8
 _LARGEST_MATRIX = 2048
@@ -56,8 +58,8 @@ def transport_lp(
               \qquad C = -\log F
 
     When n z holds whole numbers, U is a hard labeling. The gradient at the logits is (F - U)/n by the envelope
-    theorem, as if U were fixed labels. Solved exactly for every bag; the solver reads its answer on the host, so on a
-    GPU this loss makes the device wait.
+    theorem, as if U were fixed labels. Solved exactly for every bag; the solver looks at its progress, so on a GPU
+    this loss makes the device wait.
 
     An instance that gives probability 0 to every class left for it makes the loss +inf; its gradient stays finite.
 
@@ -152,14 +154,33 @@ def _solve_whole(bags: KnownBags, counts: Tensor) -> BlockPlan:
 
 
 def _solve_fractional(bags: KnownBags, target: Tensor) -> BlockPlan:
+    """Shares of the classes, by whichever way is fastest."""
+    iterations = torch.zeros_like(bags.bags)
     if target.shape[1] == 2:
         solution = sort_two_classes(bags, target)
+    elif target.device.type == "cpu" and (has_network_simplex() or target.shape[1] > _FEW_CLASSES):
+        solution = _one_by_one(bags, target)
     else:
-        solution = (network_simplex if has_network_simplex() else linear_program)(bags, target)
+        solution, iterations = _move_fractions(bags, target)
     shares = torch.where(solution.shares < 1e-12, 0, solution.shares)  # rounding: of an impossible class it costs +inf
     classes = torch.arange(target.shape[1], device=target.device).expand_as(shares)
     prove = partial(is_priced_right, bags, target, solution)
-    return BlockPlan(bags, classes, shares, torch.zeros_like(bags.bags), prove)
+    return BlockPlan(bags, classes, shares, iterations, prove)
+
+
+def _move_fractions(bags: KnownBags, target: Tensor) -> tuple[PricedPlan, Tensor]:
+    """All bags at once; also returns how many sweeps each took, `[b]`."""
+    plan = solve_fractional(_problem(bags, largest_remainder(target)), target)
+    shares, prices = plan.shares.mT.contiguous(), plan.prices
+    left = (~plan.settled).nonzero()[:, 0]
+    if len(left):  # not seen so far
+        rest = _one_by_one(bags.select(left), target[left])
+        shares, prices = shares.index_copy(0, left, rest.shares), prices.index_copy(0, left, rest.prices)
+    return PricedPlan(shares, prices), plan.sweeps
+
+
+def _one_by_one(bags: KnownBags, target: Tensor) -> PricedPlan:
+    return (network_simplex if has_network_simplex() else linear_program)(bags, target)
 
 
 def _problem(bags: KnownBags, counts: Tensor) -> AssignmentProblem:

@@ -8,6 +8,7 @@ would cost each call several times as much.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 from bagwise.kernels.proportion import launch_large_proportion, launch_proportion
 from bagwise.kernels.reduction import reduce_bags, scale_rows
 from bagwise.kernels.rot import launch_rot
+from bagwise.kernels.rot_large import launch_large_rot
+from bagwise.kernels.streams import run_side_by_side
 from bagwise.kernels.tiles import plan_launches
 
 # logits [instances, classes] in float32, bfloat16 or float16
@@ -105,11 +108,12 @@ def _rot(
 ) -> tuple[Tensor, Tensor, Tensor]:
     logits, proportions = logits.contiguous(), proportions.contiguous()
     values, gradient = _empty_outputs(logits, proportions)
-    num_large, launches = plan_launches(tuple(widths), tuple(counts), logits.shape[1])
-    if num_large:
-        raise ValueError(f"a bag of {widths[0] // 2 + 1} or more instances in {logits.shape[1]} classes is too large.")
-    for launch in launches:
-        launch_rot(launch, logits, proportions, order, offsets, bags, alpha, epsilon, values, gradient)
+    large, launches = plan_launches(tuple(widths), tuple(counts), logits.shape[1])
+    arguments = logits, proportions, order, offsets, bags, alpha, epsilon, values, gradient
+    all_of_them = [partial(launch_rot, launch, *arguments) for launch in launches]
+    if large:
+        all_of_them.insert(0, partial(launch_large_rot, widths[:large], counts[:large], *arguments))
+    run_side_by_side(all_of_them, logits.device)
     return _reduced(values, gradient, proportions, offsets, reduction)
 
 
@@ -126,12 +130,12 @@ def _proportion_loss(
 ) -> tuple[Tensor, Tensor, Tensor]:
     logits, proportions = logits.contiguous(), proportions.contiguous()
     values, gradient = _empty_outputs(logits, proportions)
-    num_large, launches = plan_launches(tuple(widths), tuple(counts), logits.shape[1])
+    large, launches = plan_launches(tuple(widths), tuple(counts), logits.shape[1])
     arguments = logits, proportions, order, offsets, bags, divergence, values, gradient
-    if num_large:
-        launch_large_proportion(num_large, widths[0], *arguments)
-    for launch in launches:
-        launch_proportion(launch, *arguments)
+    all_of_them = [partial(launch_proportion, launch, *arguments) for launch in launches]
+    if large:
+        all_of_them.insert(0, partial(launch_large_proportion, sum(counts[:large]), widths[0], *arguments))
+    run_side_by_side(all_of_them, logits.device)
     return _reduced(values, gradient, proportions, offsets, reduction)
 
 

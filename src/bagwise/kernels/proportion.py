@@ -23,8 +23,9 @@ from bagwise.kernels.tiles import (
     class_block,
     find_bags,
     find_rows,
-    load_log_f,
+    load_logits,
     load_proportions,
+    log_softmax,
     store_rows,
 )
 
@@ -105,7 +106,7 @@ def launch_large_proportion(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "count"])  # compiled once for all batches
 def _proportion_kernel(
     logits,
     order,
@@ -126,7 +127,7 @@ def _proportion_kernel(
     bag, exists, size, row, inside = find_bags(bags, offsets, order, first, count, HAS_ORDER, BAGS, WIDTH)
     z, counted = load_proportions(proportions, bag, exists & (size > 0), NUM_CLASSES, BLOCK_K)
     n = tl.maximum(size, 1).to(tl.float32)
-    log_f, _ = load_log_f(logits, row, inside, NUM_CLASSES, BLOCK_K)
+    log_f, _ = log_softmax(load_logits(logits, row, inside, NUM_CLASSES, BLOCK_K))
     peak, total = _sums(log_f, z, inside, DIVERGENCE)
     mean = _log_mean(peak, total, n, DIVERGENCE)
     tl.store(values + bag, tl.where(counted, _loss(mean, z, DIVERGENCE), 0.0), mask=exists)
@@ -172,7 +173,7 @@ def _piece_kernel(
         tl.store(values + bag, tl.where(counted, _loss(mean, z, DIVERGENCE), 0.0), mask=piece == 0)
         for begin in range(piece * CHUNK, length, PIECES * CHUNK):
             row, inside = find_rows(order, start, size, begin, HAS_ORDER, CHUNK)
-            log_f, _ = load_log_f(logits, row, inside, NUM_CLASSES, BLOCK_K)
+            log_f, _ = log_softmax(load_logits(logits, row, inside, NUM_CLASSES, BLOCK_K))
             slope = tl.where(counted[:, None, None], _slope(log_f, mean, z, n, DIVERGENCE), 0.0)
             store_rows(gradient, row, inside, slope, NUM_CLASSES, BLOCK_K)
     else:
@@ -180,7 +181,7 @@ def _piece_kernel(
         total = tl.zeros([1, BLOCK_K], dtype=tl.float32)
         for begin in range(piece * CHUNK, length, PIECES * CHUNK):
             row, inside = find_rows(order, start, size, begin, HAS_ORDER, CHUNK)
-            log_f, _ = load_log_f(logits, row, inside, NUM_CLASSES, BLOCK_K)
+            log_f, _ = log_softmax(load_logits(logits, row, inside, NUM_CLASSES, BLOCK_K))
             chunk_peak, chunk_total = _sums(log_f, z, inside, DIVERGENCE)
             higher = tl.maximum(peak, chunk_peak)
             total = total * exp2(peak - higher) + chunk_total * exp2(chunk_peak - higher)

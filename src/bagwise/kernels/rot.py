@@ -22,7 +22,18 @@ import triton.language as tl
 from torch import Tensor
 
 from bagwise.kernels.arithmetic import exp2, log2, reciprocal
-from bagwise.kernels.tiles import INF, LN_2, Launch, find_bags, load_log_f, load_proportions, store_rows
+from bagwise.kernels.tiles import (
+    INF,
+    LN_2,
+    Launch,
+    best_log_f,
+    find_bags,
+    load_logits,
+    load_proportions,
+    log_softmax,
+    scores_in,
+    store_rows,
+)
 
 _MAX_STEPS = 500
 _STEPS_PER_CHECK = 3
@@ -31,7 +42,7 @@ _FAR = tl.constexpr(40.0)  # distance from the anchor, in powers of two, at whic
 _LIMIT = tl.constexpr(60.0)  # and beyond which no step goes
 _NO_MASS = tl.constexpr(2.0**-60)  # a class with less mass than this, though it should have some, is out of reach
 _SOME_MASS = tl.constexpr(2.0**-50)
-# of the plan at the last check, before one more step; the second is what rounding leaves, by instance
+# of the plan at the last check, before one more step; the second is what rounding leaves, see `allowed_error`
 _PLAN_ERROR = tl.constexpr(1e-5)
 _ROUNDING = tl.constexpr(1e-13)
 
@@ -104,7 +115,7 @@ def _num_warps(launch: Launch) -> int:
     return max(2, launch.entries // 2048)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "count"])  # compiled once for all batches
 def _rot_kernel(
     logits,
     order,
@@ -132,20 +143,19 @@ def _rot_kernel(
     bag, exists, size, row, inside = find_bags(bags, offsets, order, first, count, HAS_ORDER, BAGS, WIDTH)
     z, counted = load_proportions(proportions, bag, exists & (size > 0), NUM_CLASSES, BLOCK_K)
     n = tl.maximum(size, 1).to(tl.float32)  # [BAGS]
-    log_f, is_number = load_log_f(logits, row, inside, NUM_CLASSES, BLOCK_K)
+    s = load_logits(logits, row, inside, NUM_CLASSES, BLOCK_K)
+    log_f, is_number = log_softmax(s)
 
     # classes that can get mass: z_k > 0, and possible for some instance; if there are none the loss is +inf anyway
-    highest = tl.max(tl.where(inside[:, :, None], log_f, -INF), axis=1)  # [BAGS, BLOCK_K]
+    highest = tl.max(tl.where(inside[:, :, None], s, -INF), axis=1)  # [BAGS, BLOCK_K]
     support = (z > 0) & (highest > -INF)
     possible = tl.max(support.to(tl.int32), axis=1) > 0
     support = tl.where(possible[:, None], support, z > 0)
-    scores = tl.where(support[:, None, :], log_f * inverse_epsilon, -INF)
-    top = tl.max(scores, axis=2)  # [BAGS, WIDTH]
-    # an instance that rules out every class of its bag: undecided, and the loss is +inf
-    hopeless = (top == -INF) & is_number
-    infeasible = tl.max((hopeless & inside).to(tl.int32), axis=1) > 0  # [BAGS]
-    scores = tl.where(hopeless[:, :, None] & support[:, None, :], 0.0, scores)
-    top = tl.where(hopeless, 0.0, top)
+    scores, hopeless = scores_in(s, support)
+    scores *= inverse_epsilon
+    # an instance that rules out every class of its bag makes the loss +inf
+    infeasible = tl.max((hopeless & inside & is_number).to(tl.int32), axis=1) > 0  # [BAGS]
+    offset = best_log_f(log_f, support, is_number) * inverse_epsilon
 
     log_nz = log2(n)[:, None] + log2(tl.where(support, z, 1.0))
     moving = support & counted[:, None]
@@ -154,7 +164,8 @@ def _rot_kernel(
     earlier = tl.zeros([BAGS, BLOCK_K], dtype=tl.float32)  # x one step ago
     anchor = tl.zeros([BAGS, BLOCK_K], dtype=tl.float32)
     residual = tl.zeros([BAGS, BLOCK_K], dtype=tl.float32)
-    weights = exp2(scores - top[:, :, None])
+    top = tl.zeros([BAGS, WIDTH], dtype=tl.float32)
+    weights = exp2(scores)
     momentum = 1.0
     steps = 0
     state = 1  # 0: every bag is done; 1: go on; 2: first take a step in the log domain and move the anchor
@@ -184,13 +195,13 @@ def _rot_kernel(
         q = tl.where(moving, exp2(tl.minimum(log_nz - earlier / beta, 100.0)), 0.0)
         error = tl.where(counted, plan_error(m, q, residual, n, beta), 0.0)
         lost = moving & ((tl.abs(x - anchor) > _FAR) | ((m < _NO_MASS) & (q > _SOME_MASS)))
-        verdict = tl.where(error > allowed_error(n, beta), 1 + tl.max(lost.to(tl.int32), axis=1), 0)
+        verdict = tl.where(error > allowed_error(n, beta, _ROUNDING), 1 + tl.max(lost.to(tl.int32), axis=1), 0)
         state = tl.max(verdict, axis=0)
 
     x = last_step(earlier, residual, beta)
     scaled = weights * exp2(x - anchor)[:, None, :]
     total = tl.sum(scaled, axis=2)
-    log_partition = top + log2(total)
+    log_partition = offset + top + log2(total)
     # the negative dual is the loss: a lower bound at any x, and the bound is met at the solution
     mean_log_partition = tl.sum(tl.where(inside, log_partition, 0.0), axis=1) / n
     value = (alpha * epsilon * mean_log_partition + (1 - alpha) * log_normaliser(z, support, x, beta)) * -LN_2
@@ -232,9 +243,9 @@ def plan_error(m, q, residual, n, beta):
 
 
 @triton.jit
-def allowed_error(n, beta):
-    """What `plan_error` may come to `[BAGS]`."""
-    return n * beta * _ROUNDING + _PLAN_ERROR * _PLAN_ERROR
+def allowed_error(n, beta, ROUNDING: tl.constexpr):
+    """What `plan_error` may come to `[BAGS]`; ROUNDING is what it comes to by rounding alone, per instance and beta."""
+    return n * beta * ROUNDING + _PLAN_ERROR * _PLAN_ERROR
 
 
 @triton.jit

@@ -18,6 +18,7 @@ from bagwise.kernels.arithmetic import exp2, log2
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 INF = tl.constexpr(float("inf"))
+NAN = tl.constexpr(float("nan"))
 
 _RESIDENT_ENTRIES = 16_384  # a larger tile does not fit into the registers of one program
 _WAVE_ENTRIES = 2**20  # about what all programs that run at once can hold
@@ -64,25 +65,25 @@ class Launch:
 
 @lru_cache(maxsize=256)
 def plan_launches(widths: tuple[int, ...], counts: tuple[int, ...], num_classes: int) -> tuple[int, tuple[Launch, ...]]:
-    """Return how many of the bags, sorted by size, are too large for one tile, and launches for the rest.
+    """Return how many of the sizes are too large for one tile, and launches for the bags of the others.
 
     A launch costs microseconds, padding costs nothing while the GPU is not full: smaller bags join the launch of
     larger ones as long as all of it runs at once.
     """
     block_k = class_block(num_classes)
-    num_large, position = 0, 0
+    large, position = 0, 0
     parts: list[tuple[int, int, int]] = []  # first, count, width
     for width, count in zip(widths, counts, strict=True):
         padded = max(2, width)
         if padded * block_k > _RESIDENT_ENTRIES:
-            num_large += count
+            large += 1
         elif parts and (parts[-1][1] + count) * parts[-1][2] * block_k <= _WAVE_ENTRIES:
             first, before, wider = parts.pop()
             parts.append((first, before + count, wider))
         else:
             parts.append((position, count, padded))
         position += count
-    return num_large, tuple(Launch.of(*part, block_k) for part in parts)
+    return large, tuple(Launch.of(*part, block_k) for part in parts)
 
 
 def class_block(num_classes: int) -> int:
@@ -130,20 +131,43 @@ def load_proportions(proportions, bag, usable, NUM_CLASSES: tl.constexpr, BLOCK_
 
 
 @triton.jit
-def load_log_f(logits, row, inside, NUM_CLASSES: tl.constexpr, BLOCK_K: tl.constexpr):
-    """log2 softmax of the rows `[BAGS, WIDTH, BLOCK_K]`, and which rows `[BAGS, WIDTH]` are free of NaN.
-
-    Padding rows are uniform, padding classes -inf.
-    """
+def load_logits(logits, row, inside, NUM_CLASSES: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The rows `[BAGS, WIDTH, BLOCK_K]`; padding rows are 0, padding classes -inf."""
     k = tl.arange(0, BLOCK_K)
     is_class = (k < NUM_CLASSES)[None, None, :]
     s = tl.load(
         logits + row[:, :, None] * NUM_CLASSES + k[None, None, :], mask=inside[:, :, None] & is_class, other=0.0
     )
-    s = tl.where(is_class, s.to(tl.float32), -INF)
+    return tl.where(is_class, s.to(tl.float32), -INF)
+
+
+@triton.jit
+def log_softmax(s):
+    """log2 softmax of the logits `[BAGS, WIDTH, BLOCK_K]`, and which rows `[BAGS, WIDTH]` are free of NaN."""
     s = (s - tl.max(s, axis=2)[:, :, None]) * LOG2_E
     log_total = log2(tl.sum(exp2(s), axis=2))
     return s - log_total[:, :, None], log_total == log_total
+
+
+@triton.jit
+def scores_in(s, support):
+    """Logits in units of log 2, -inf outside the classes `support [BAGS, BLOCK_K]` of the bag, 0 at each row's best.
+
+    Logits of 10,000 hold three decimals in float32, and so does the probability of a class that is far from the best
+    of all; the difference of two good ones is exact. A row that rules out all of them is hopeless, and undecided.
+    """
+    s = tl.where(support[:, None, :], s, -INF)
+    best = tl.max(s, axis=2)
+    hopeless = best == -INF
+    scores = (s - tl.where(hopeless, 0.0, best)[:, :, None]) * LOG2_E
+    return tl.where(hopeless[:, :, None] & support[:, None, :], 0.0, scores), hopeless
+
+
+@triton.jit
+def best_log_f(log_f, support, is_number):
+    """log2 f of the best class in the support `[BAGS, WIDTH]`: what `scores_in` left out. 0 in a hopeless row."""
+    best = tl.max(tl.where(support[:, None, :], log_f, -INF), axis=2)
+    return tl.where(is_number, tl.where(best == -INF, 0.0, best), NAN)
 
 
 @triton.jit
