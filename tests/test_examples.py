@@ -184,3 +184,31 @@ def test_own_network(capsys):
     own_loop, by_train = percentages(capsys.readouterr().out, r"(\d+)% of new waves")
     assert own_loop > 50
     assert by_train > 50
+
+
+# Embeddings
+
+
+def test_embeddings_of_digits(capsys):
+    example("embeddings").main([])
+    printed = capsys.readouterr().out
+    assert "1,792 rows in 14 bags" in printed
+    assert printed.count("<- chosen") == 1
+    assert min(percentages(printed, r"rightly by the .*: ([\d.]+)%")) > 80
+
+
+def test_embeddings_of_a_file(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    bags, labels = np.arange(300) % 5, rng.integers(2, size=300)
+    features = rng.normal(size=(300, 6)) + 4 * labels[:, None]
+    shares = np.array([labels[bags == bag].mean() for bag in range(5)])
+    known = {"features": features, "bags": bags, "proportions": np.stack([1 - shares, shares], axis=1)}
+    np.savez(tmp_path / "known.npz", **known)
+    example("embeddings").main([str(tmp_path / "known.npz")])
+    assert "rightly" not in capsys.readouterr().out
+    np.savez(tmp_path / "labelled.npz", **known, labels=labels)
+    example("embeddings").main([str(tmp_path / "labelled.npz")])
+    assert min(percentages(capsys.readouterr().out, r"rightly by the .*: ([\d.]+)%")) > 90
+    np.savez(tmp_path / "less.npz", features=features)
+    with pytest.raises(SystemExit, match=r"must hold bags, proportions; see"):
+        example("embeddings").main([str(tmp_path / "less.npz")])

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from bagwise.networks import NETWORK_NAMES, build_network, mlp, resnet18, small_convnet
+from bagwise.networks import NETWORK_NAMES, build_network, mlp, resnet18, small_convnet, split_head
 
 
 def num_parameters(network: nn.Module) -> int:
@@ -98,3 +98,34 @@ def test_unknown_network_suggests_the_nearest():
 def test_networks_for_images_say_what_they_take(shape):
     with pytest.raises(ValueError, match=r"square images .* Use 'mlp'"):
         build_network("resnet18", shape, 10, seed=0)
+
+
+@pytest.mark.parametrize("name", NETWORK_NAMES)
+def test_the_head_of_the_body_is_the_network(name):
+    network = build_network(name, (3, 16, 16), num_classes=5, seed=0).eval()
+    images = torch.rand(4, 3, 16, 16)
+    body, head = split_head(network)
+    assert isinstance(head, nn.Linear)
+    assert body(images).shape == (4, head.in_features)
+    torch.testing.assert_close(head(body(images)), network(images))
+    torch.testing.assert_close(network(images), build_network(name, (3, 16, 16), 5, seed=0).eval()(images))
+
+
+def test_a_body_shares_its_weights_and_nothing_of_the_head():
+    network = nn.Sequential(
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Sequential(nn.ReLU(), nn.Linear(4, 2))
+    )
+    body, head = split_head(network)
+    assert [id(p) for p in body.parameters()] == [id(p) for p in network[0].parameters()]
+    assert head is network[1][1]
+    before = network[0][1].running_mean.clone()
+    body(torch.randn(8, 3)).sum().backward()
+    assert not torch.equal(network[0][1].running_mean, before)  # buffers, too
+    network.double()
+    assert body(torch.randn(2, 3).double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("network", [nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2), nn.Softmax(dim=1))])
+def test_a_network_without_a_linear_head_is_refused(network):
+    with pytest.raises(ValueError, match=r"the last layer of the network must be an nn\.Linear"):
+        split_head(network)

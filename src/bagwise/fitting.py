@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bagwise.bags import Bags
+from bagwise.bags import Augment, Bags
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.validation import check_between
+from bagwise.functional import bag_kl
 from bagwise.functional.noise import ProportionNoise, noisy_bag_kl
-from bagwise.methods import Method, NoisyKL
+from bagwise.methods import Method, NoisyKL, get_method
 from bagwise.metrics import bag_metrics
+from bagwise.probe import Probe, fit_probe
+from bagwise.self_training import Labelling, improve
 from bagwise.training import Recipe, train
 from bagwise.training.evaluation import Predictor
 
@@ -25,6 +28,9 @@ from bagwise.training.evaluation import Predictor
 FEWEST_BAGS_TO_HOLD_OUT_FROM = 20
 
 _ROWS_PER_PASS = 8192
+
+# Of the weights of a self-trained network.
+_AVERAGING = 0.99
 
 # How much worse than the best a later epoch may be, in standard errors of the difference.
 _HELD_OUT_SLACK = 0.5
@@ -62,11 +68,15 @@ def fit_network(
     method: Method,
     recipe: Recipe,
     *,
+    strong_augment: Augment,
     held_out: np.ndarray,
     accelerator: str,
     progress: bool,
 ) -> FittedNetwork:
-    """Train on the bags that are not held out; `held_out [bags]` booleans. Without any there is no early stop."""
+    """Train on the bags that are not held out; `held_out [bags]` booleans. Without any there is no early stop.
+
+    `strong_augment` is for methods that compare two views of an instance; others do not use it.
+    """
     best = None
     training = bags
     if held_out.any():
@@ -80,6 +90,7 @@ def fit_network(
         bags=training,
         method=method,
         recipe=recipe,
+        strong_augment=strong_augment,
         held_out=best,
         accelerator=accelerator,
         progress=progress,
@@ -88,6 +99,85 @@ def fit_network(
         return FittedNetwork(network.cpu(), result.history, len(result.history))
     network.load_state_dict(best.weights)
     return FittedNetwork(network.cpu(), result.history, best.epoch)
+
+
+def fit_probe_network(
+    bags: Bags, probe: Probe, *, held_out: np.ndarray, seed: int, device: torch.device
+) -> FittedNetwork:
+    """Fit a probe on the bags that are not held out; `held_out [bags]` booleans.
+
+    The rows of held-out bags are neighbours like all others: only their proportions are kept from it. The inputs of
+    all rows are in memory at once. The history has one entry, which also tells the "rounds" of smoothing, the number of
+    "directions" and the divergences of held-out folds that chose them ("candidates").
+    """
+    proportions = bags.proportions.clone()
+    proportions[torch.from_numpy(held_out)] = torch.nan
+    fit = fit_probe(_all_rows(bags.instances), bags.layout, proportions, probe=probe, seed=seed, device=device)
+    entry: dict[str, Any] = {
+        "epoch": 1,
+        "loss": float(bag_kl(fit.logits, bags.layout, proportions)),
+        "rounds": fit.rounds,
+        "directions": fit.directions,
+        "candidates": [
+            {"rounds": rounds, "directions": count, "kl": divergence}
+            for (rounds, count), divergence in fit.criterion.items()
+        ],
+    }
+    if held_out.any():
+        hidden = torch.where(torch.from_numpy(held_out)[:, None], bags.proportions, torch.nan)
+        entry["held_out"] = bag_metrics(fit.logits, bags.layout, hidden)
+    return FittedNetwork(fit.network, [entry], 1)
+
+
+def fit_self_training(
+    network: nn.Module,
+    bags: Bags,
+    labelling: Labelling,
+    recipe: Recipe,
+    *,
+    strong_augment: Augment,
+    held_out: np.ndarray,
+    accelerator: str,
+    progress: bool,
+) -> FittedNetwork:
+    """Train by KL, then let the network learn from labels that fit the bags, if held-out bags agree: see `improve`.
+
+    The history holds the epochs of both, numbered through; the last entry tells the divergences of held-out bags that
+    decided ("candidates").
+    """
+    by_kl = fit_network(
+        network,
+        bags,
+        get_method("kl"),
+        recipe,
+        strong_augment=strong_augment,
+        held_out=held_out,
+        accelerator=accelerator,
+        progress=progress,
+    )
+    result = improve(
+        by_kl.network,
+        bags=bags,
+        held_out=held_out,
+        recipe=dataclasses.replace(recipe, patience=None, ema=_AVERAGING),
+        strong_augment=strong_augment,
+        labelling=labelling,
+        accelerator=accelerator,
+        progress=progress,
+    )
+    done = len(by_kl.history)
+    history = by_kl.history + [entry | {"epoch": done + entry["epoch"]} for entry in result.history]
+    history[-1]["candidates"] = [{"start": name, "kl": divergence} for name, divergence in result.criterion.items()]
+    if held_out.any():
+        divergences, l1 = HeldOutBags(bags.subset(np.flatnonzero(held_out)), None)(result.network)
+        history[-1]["held_out"] = {"kl": float(divergences.mean()), "l1": l1}
+    return FittedNetwork(result.network.cpu(), history, len(history) if result.improved else by_kl.best_epoch)
+
+
+def _all_rows(instances: Any) -> Tensor:
+    if isinstance(instances, Tensor):
+        return instances.flatten(1)
+    return torch.cat([batch.flatten(1) for _, batch in _stretches(instances)])
 
 
 class HeldOutBags:
@@ -158,13 +248,18 @@ def predict_proportions(network: nn.Module, bags: Bags, device: torch.device) ->
 def _passes(network: nn.Module, instances: Any, device: torch.device) -> Iterator[tuple[int, Tensor]]:
     """Yield where a stretch of instances starts, and its probabilities `[some, classes]`, on the CPU."""
     network = copy.deepcopy(network).double().to(device).eval()
+    for start, batch in _stretches(instances):
+        yield start, network(batch.to(device).double()).softmax(dim=1).cpu()
+
+
+def _stretches(instances: Any) -> Iterator[tuple[int, Tensor]]:
+    """Yield where a stretch of instances starts, and the instances `[some, ...]`."""
     for start in range(0, len(instances), _ROWS_PER_PASS):
         stop = min(start + _ROWS_PER_PASS, len(instances))
         if isinstance(instances, Tensor):
-            batch = instances[start:stop]
+            yield start, instances[start:stop]
         else:
-            batch = instances.__getitems__(list(range(start, stop)))
-        yield start, network(batch.to(device).double()).softmax(dim=1).cpu()
+            yield start, instances.__getitems__(list(range(start, stop)))
 
 
 def bag_report(

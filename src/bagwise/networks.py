@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -47,6 +48,34 @@ def build_network(name: str, input_shape: Sequence[int], num_classes: int, seed:
         if name == "resnet18":
             return resnet18(num_classes, channels)
         return small_convnet(num_classes, channels, size)
+
+
+def split_head(network: nn.Module) -> tuple[nn.Module, nn.Linear]:
+    """Return the body of a network, which gives features, and its head, the linear layer that comes last.
+
+    Both share their weights with `network`: to train the body is to train the network.
+
+    Example:
+        >>> body, head = split_head(build_network("resnet18", (3, 32, 32), num_classes=10, seed=0))
+        >>> body(torch.zeros(2, 3, 32, 32)).shape, head
+        (torch.Size([2, 512]), Linear(in_features=512, out_features=10, bias=True))
+    """
+    path, last = list(network.named_modules())[-1]
+    if not path or not isinstance(last, nn.Linear):
+        raise ValueError(
+            f"the last layer of the network must be an nn.Linear, but it is {type(last).__name__}. "
+            "Let its module end with the nn.Linear that gives the logits (a lone layer: in an nn.Sequential)."
+        )
+    return _without(network, path.split(".")), last
+
+
+def _without(module: nn.Module, path: list[str]) -> nn.Module:
+    """A copy of `module` that shares everything with it but the layer at `path`, which does nothing."""
+    name, *rest = path
+    twin = copy.copy(module)
+    layer = _without(getattr(module, name), rest) if rest else nn.Identity()
+    twin._modules = {**module._modules, name: layer}
+    return twin
 
 
 def linear(num_features: int, num_classes: int) -> nn.Sequential:

@@ -7,7 +7,6 @@ from bagwise.bags.crops import RandomCrops
 
 IMAGES = torch.randint(0, 256, (64, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 PIXELS = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}  # gives the pixels themselves
-STILL = {"smallest": 0.999999, "flip": False}  # the whole image, where nothing else is asked for
 
 
 def generator(seed=0):
@@ -15,8 +14,8 @@ def generator(seed=0):
 
 
 def test_nothing_random_is_just_normalising():
-    views = RandomCrops((0.1, 0.2, 0.3), (0.5, 0.6, 0.7), **STILL, colours=0.0, hue=0.0, grey=0.0)
-    # the crop is the whole image but for its shape: no wider than it is
+    views = RandomCrops((0.1, 0.2, 0.3), (0.5, 0.6, 0.7), colours=0.0, hue=0.0, grey=0.0)
+    # the draws of a crop as large and as wide as the image
     whole = RandomCrops._grid(views, torch.tensor([[1.0, 0.5, 0.5, 0.5, 1.0]]), 12)
     image = F.grid_sample(IMAGES[:1].float(), whole, padding_mode="border", align_corners=False)
     torch.testing.assert_close(image, IMAGES[:1].float(), atol=1e-3, rtol=0)

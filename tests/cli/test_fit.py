@@ -72,6 +72,19 @@ def test_a_result_for_machines(place):
     assert result["accuracy"] is None  # of 3 held-out bags
 
 
+def test_a_probe(place):
+    done = run("fit people.csv --bag precinct --proportions shares.csv --method probe --out model")
+    assert done.exit_code == 0, done.output
+    assert "a linear head on " in done.stdout
+    assert "epochs" not in done.stdout
+    assert "nearest rows and a linear head" in (place / "model" / "report.html").read_text()
+    assert run("predict model people.csv --out predicted.csv").exit_code == 0
+    result = fit_to_json(
+        "fit people.csv --bag precinct --proportions shares.csv --method probe --out other --no-report"
+    )
+    assert result["directions"] == ProportionClassifier.load(place / "other").history_[0]["directions"]
+
+
 def test_an_estimate_of_accuracy_where_there_are_bags_enough(place):
     survey = make_people(rows_per_bag=4, bags=240)
     place.write("people.csv", survey.drop("person", "vote"))

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from bagwise.cli import app
 from bagwise.cli.messages import failures_explained
-from bagwise.methods import METHODS
+from bagwise.estimator.ways import METHOD_NAMES
 
 
 def test_an_error_of_several_lines_is_said_in_one(capsys):
@@ -31,4 +31,4 @@ def test_a_bug_shows_itself():
 def test_the_help_of_fit_names_every_method():
     # written out there, since importing the methods would make --help slow
     text = " ".join(CliRunner().invoke(app, ["fit", "--help"]).output.split()).replace("- ", "-")
-    assert all(f" {name}" in text for name in METHODS if name != "supervised"), text
+    assert all(f" {name}" in text for name in METHOD_NAMES if name != "supervised"), text

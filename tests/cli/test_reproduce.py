@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bagwise.cli import app
-from bagwise.experiments import sweep
+from bagwise.experiments import cells, sweep
 from bagwise.experiments.records import read_records, write_record
 from fakes.records import make_grid
 
@@ -99,7 +99,7 @@ def test_a_missing_data_folder_is_named(tmp_path):
 
 
 def test_a_damaged_record_is_found_before_the_work_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "run_cell", lambda *_: pytest.fail("it must not come to this"))
+    monkeypatch.setattr(cells, "run_cell", lambda *_, **__: pytest.fail("it must not come to this"))
     folder = tmp_path / "digits" / "demo"
     folder.mkdir(parents=True)
     (folder / "rot-1-seed0.json").write_text('{"schema": 1')
@@ -109,10 +109,10 @@ def test_a_damaged_record_is_found_before_the_work_starts(tmp_path, monkeypatch)
 
 
 def test_interruption_says_how_to_go_on(tmp_path, monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweep, "run_cell", interrupt)
+    monkeypatch.setattr(cells, "run_cell", interrupt)
     monkeypatch.setattr(sys, "argv", ["bagwise", "reproduce", "digits", "--out", "my results"])
     done = run(*TINY_SWEEP, "--jobs", 1, "--out", tmp_path)
     assert done.exit_code == 130

@@ -9,6 +9,7 @@ import pytest
 
 from bagwise import ProportionClassifier
 from bagwise.estimator import classifier as classifier_module
+from bagwise.estimator import ways
 
 ROWS, WARDS = 900, 30
 
@@ -109,9 +110,9 @@ def test_no_temporary_file_outlives_the_fit(table, temporary, monkeypatch):
     path, _, counts = table
     folder, mapped = temporary
     seen = []
-    train = classifier_module.fit_network
+    train = ways.fit_network
     monkeypatch.setattr(
-        classifier_module, "fit_network", lambda *args, **options: (seen.append(mapped()), train(*args, **options))[1]
+        ways, "fit_network", lambda *args, **options: (seen.append(mapped()), train(*args, **options))[1]
     )
     new_classifier().fit_parquet(path, bags="ward", proportions=counts, columns=["age"])
     assert seen == [1]  # the inputs are in a file
@@ -126,7 +127,7 @@ def test_no_temporary_file_outlives_an_interrupt(table, temporary, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(classifier_module, "fit_network", interrupted)
+    monkeypatch.setattr(ways, "fit_network", interrupted)
     with contextlib.suppress(KeyboardInterrupt):  # pytest.raises would keep what the traceback holds on to
         new_classifier().fit_parquet(path, bags="ward", proportions=counts, columns=["age"])
     assert mapped() == 0

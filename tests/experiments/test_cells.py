@@ -4,10 +4,11 @@ import json
 import pytest
 import torch
 
-from bagwise.experiments import cells
-from bagwise.experiments.cells import cell_epochs, clear_work, run_cell
+from bagwise.experiments import cells, trials
+from bagwise.experiments.cells import cell_epochs, run_cell
 from bagwise.experiments.grid import PRESETS
 from bagwise.experiments.records import Cell, RecordError
+from bagwise.experiments.sweep import clear_work
 from bagwise.experiments.time_limit import OutOfTimeError, TimeLimit
 from bagwise.training import NonFiniteLossError
 
@@ -16,20 +17,20 @@ ROT = Cell("digits", "tiny", "rot", 64, 0)
 
 
 def run(cell, dataset, work, limit=None, announce=lambda what, epochs: None):
-    return run_cell(cell, dataset, work, limit or TimeLimit(), announce)
+    return run_cell(cell, work, limit or TimeLimit(), announce, dataset=dataset)
 
 
 @pytest.fixture
 def trainings(monkeypatch):
     """The keyword arguments of every call of `train`, which runs as usual."""
     calls = []
-    original = cells.train
+    original = trials.train
 
     def spy(network, **arguments):
         calls.append(arguments)
         return original(network, **arguments)
 
-    monkeypatch.setattr(cells, "train", spy)
+    monkeypatch.setattr(trials, "train", spy)
     return calls
 
 
@@ -73,9 +74,9 @@ def test_nothing_is_chosen_from_test_labels(tiny_preset, digits, tmp_path):
 
 def test_the_evaluator_is_built_once_and_only_after_the_choice(tiny_preset, digits, tmp_path, monkeypatch):
     events = []
-    evaluator, train = cells.Evaluator, cells.train
+    evaluator, train = cells.Evaluator, trials.train
     monkeypatch.setattr(cells, "Evaluator", lambda *a, **k: (events.append("labels"), evaluator(*a, **k))[1])
-    monkeypatch.setattr(cells, "train", lambda *a, **k: (events.append("train"), train(*a, **k))[1])
+    monkeypatch.setattr(trials, "train", lambda *a, **k: (events.append("train"), train(*a, **k))[1])
     run(KL, digits, tmp_path)
     assert events == ["train", "train", "labels", "train"]
 
@@ -124,7 +125,7 @@ def test_a_candidate_that_diverges_is_kept_in_the_table_and_not_chosen(tiny_pres
 
 
 def test_a_final_run_that_diverges_gives_way_to_the_next_candidate(tiny_preset, digits, tmp_path, monkeypatch):
-    original, refused = cells.train, []
+    original, refused = trials.train, []
 
     def train(network, **arguments):
         if arguments["evaluator"] is not None and not refused:
@@ -132,7 +133,7 @@ def test_a_final_run_that_diverges_gives_way_to_the_next_candidate(tiny_preset, 
             raise NonFiniteLossError("diverged")
         return original(network, **arguments)
 
-    monkeypatch.setattr(cells, "train", train)
+    monkeypatch.setattr(trials, "train", train)
     record = run(KL, digits, tmp_path)
     assert record.chosen.learning_rate != refused[0]
     assert record.recipe["learning_rate"] == record.chosen.learning_rate
@@ -214,8 +215,8 @@ def test_every_run_is_announced_and_the_epochs_add_up(tiny_preset, digits, tmp_p
 
 def test_no_run_starts_that_would_end_after_the_limit(tiny_preset, digits, tmp_path, trainings):
     limit = TimeLimit(3600)
-    limit.note(epochs=1, seconds=1500)  # the 2 epochs of a search fit, the 3 of the final run do not
-    limit.note = lambda epochs, seconds: None
+    limit.note(work=1, seconds=1500)  # the 2 epochs of a search fit, the 3 of the final run do not
+    limit.note = lambda work, seconds: None
     with pytest.raises(OutOfTimeError):
         run(ROT, digits, tmp_path, limit=limit)
     assert [call["evaluator"] for call in trainings] == [None] * 4
@@ -223,10 +224,10 @@ def test_no_run_starts_that_would_end_after_the_limit(tiny_preset, digits, tmp_p
 
 
 def test_a_limit_without_experience_lets_the_first_run_start():
-    TimeLimit(1.0).check(epochs=10**6)
-    TimeLimit(None).check(epochs=10**6)
+    TimeLimit(1.0).check(work=10**6)
+    TimeLimit(None).check(work=10**6)
     with pytest.raises(OutOfTimeError):
-        TimeLimit(0.0).check(epochs=1)
+        TimeLimit(0.0).check(work=1)
 
 
 def test_the_number_of_threads_is_put_back(tiny_preset, digits, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ def follow_two_cells(**console):
     """Show one whole cell and the start of another; return what was printed and the place of the bar."""
     file = io.StringIO()
     first, second = make_record("kl", 1), make_record("kl", 2)
-    display = SweepDisplay(Console(file=file, width=120, **console), [first.cell, second.cell])
+    display = SweepDisplay(Console(file=file, width=120, **console), [first.cell, second.cell], cell_epochs)
     with display.shown():
         display.run_starts(first.cell, "candidate 1 of 2", 12)
         display.run_starts(first.cell, "final run", 40)

@@ -23,7 +23,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path):
     record = make_record("rot", 16)
     path = write_record(tmp_path, record)
     assert path == tmp_path / "cifar10" / "fast" / "rot-16-seed0.json"
-    assert read_record(path) == record
+    assert read_record(path, Cell) == record
 
 
 def test_a_record_is_a_small_json_file_with_a_line_per_field(tmp_path):
@@ -74,7 +74,7 @@ def test_a_record_that_was_moved_is_refused(tmp_path):
     elsewhere.parent.mkdir(parents=True)
     path.rename(elsewhere)
     with pytest.raises(RecordError, match="another cell"):
-        read_record(elsewhere)
+        read_record(elsewhere, Cell)
 
 
 def test_a_full_disk_leaves_the_earlier_record_whole(tmp_path, monkeypatch):

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from bagwise.experiments import sweep
+from bagwise.experiments.cells import run_cell
 from bagwise.experiments.grid import plan_cells
 from bagwise.experiments.records import read_records, record_path
 from bagwise.experiments.sweep import missing_cells, run_cells, run_cells_in_processes, run_cells_on_ray
@@ -32,38 +33,45 @@ def outcome(record):
 
 
 @pytest.fixture
-def computed(monkeypatch):
-    """The names of the cells that are really computed."""
-    names = []
-    original = sweep.run_cell
+def run(digits):
+    return partial(run_cell, dataset=digits)
+
+
+@pytest.fixture
+def computed():
+    return []
+
+
+@pytest.fixture
+def spy(run, computed):
+    """Runs a cell and notes in `computed` the name of each that is really computed."""
 
     def spy(cell, *arguments):
-        names.append(cell.name)
-        return original(cell, *arguments)
+        computed.append(cell.name)
+        return run(cell, *arguments)
 
-    monkeypatch.setattr(sweep, "run_cell", spy)
-    return names
+    return spy
 
 
-def test_cells_with_a_record_are_skipped(tiny_preset, digits, tmp_path, computed):
+def test_cells_with_a_record_are_skipped(tiny_preset, spy, tmp_path, computed):
     cells = plan_cells("digits", "tiny", losses=["kl"])
-    first = list(run_cells(cells[:1], digits, tmp_path))
+    first = list(run_cells(cells[:1], spy, tmp_path))
     assert [record.cell for record in first] == cells[:1]
     assert missing_cells(cells, tmp_path) == cells[1:]
-    rest = list(run_cells(cells, digits, tmp_path))
+    rest = list(run_cells(cells, spy, tmp_path))
     assert [record.cell for record in rest] == cells[1:]
     assert computed == ["kl-4-seed0", "kl-64-seed0"]
     assert [*first, *rest] == read_records(tmp_path, "digits", "tiny")
 
 
-def test_a_finished_sweep_leaves_records_alone(tiny_preset, digits, tmp_path):
-    list(run_cells(plan_cells("digits", "tiny", losses=["kl"]), digits, tmp_path))
+def test_a_finished_sweep_leaves_records_alone(tiny_preset, run, tmp_path):
+    list(run_cells(plan_cells("digits", "tiny", losses=["kl"]), run, tmp_path))
     folder = tmp_path / "digits" / "tiny"
     assert {path.name for path in folder.iterdir()} == {"kl-4-seed0.json", "kl-64-seed0.json", ".work"}
     assert list((folder / ".work").iterdir()) == []
 
 
-def test_a_cell_in_another_process_is_passed_over(tiny_preset, digits, tmp_path, computed):
+def test_a_cell_in_another_process_is_passed_over(tiny_preset, spy, tmp_path, computed):
     cells = plan_cells("digits", "tiny", losses=["kl"])
     work = record_path(tmp_path, cells[0]).parent / ".work"
     work.mkdir(parents=True)
@@ -74,40 +82,40 @@ def test_a_cell_in_another_process_is_passed_over(tiny_preset, digits, tmp_path,
     command = [sys.executable, "-c", hold, str(work / "kl-4-seed0.lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        list(run_cells(cells, digits, tmp_path))
+        list(run_cells(cells, spy, tmp_path))
         assert computed == ["kl-64-seed0"]
         other.kill()  # a kill ends the claim
-    list(run_cells(cells, digits, tmp_path))
+    list(run_cells(cells, spy, tmp_path))
     assert computed == ["kl-64-seed0", "kl-4-seed0"]
 
 
-def test_the_time_limit_ends_a_sweep_between_runs(tiny_preset, digits, tmp_path):
+def test_the_time_limit_ends_a_sweep_between_runs(tiny_preset, run, tmp_path):
     cells = plan_cells("digits", "tiny", losses=["kl"])
     with pytest.raises(OutOfTimeError):
-        list(run_cells(cells, digits, tmp_path, max_seconds=0))
+        list(run_cells(cells, run, tmp_path, max_seconds=0))
     assert missing_cells(cells, tmp_path) == cells
 
 
-def test_processes_give_the_records_of_one_process(digits, tmp_path):
+def test_processes_give_the_records_of_one_process(run, tmp_path):
     # a preset of its own would be unknown in the processes; bags of 256 digits are only five
     cells = plan_cells("digits", "demo", losses=["kl"], bag_sizes=[256], seeds=2)
-    side_by_side = list(run_cells_in_processes(cells, digits, tmp_path / "two", processes=2))
-    one_by_one = list(run_cells(cells, digits, tmp_path / "one"))
+    side_by_side = list(run_cells_in_processes(cells, run, tmp_path / "two", processes=2))
+    one_by_one = list(run_cells(cells, run, tmp_path / "one"))
     side_by_side.sort(key=lambda record: record.cell.seed)  # they come in the order in which they end
     assert [outcome(record) for record in side_by_side] == [outcome(record) for record in one_by_one]
     assert missing_cells(cells, tmp_path / "two") == []
 
 
-def test_ray_gives_the_records_of_one_process(digits, tmp_path, monkeypatch):
+def test_ray_gives_the_records_of_one_process(run, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what a future version of ray will do
     ray.init(num_cpus=1, log_to_driver=False, include_dashboard=False, configure_logging=False)
     try:
         cells = plan_cells("digits", "demo", losses=["kl"], bag_sizes=[256], seeds=1)
-        (record,) = run_cells_on_ray(cells, digits, tmp_path / "ray")
+        (record,) = run_cells_on_ray(cells, run, tmp_path / "ray")
     finally:
         ray.shutdown()
-    (expected,) = run_cells(cells, digits, tmp_path / "one")
+    (expected,) = run_cells(cells, run, tmp_path / "one")
     assert outcome(record) == outcome(expected)
     assert [outcome(r) for r in read_records(tmp_path / "ray", "digits", "demo")] == [outcome(expected)]
 
@@ -115,18 +123,20 @@ def test_ray_gives_the_records_of_one_process(digits, tmp_path, monkeypatch):
 # Imports take longer than the sweep: this process has them done, and forks a sweep for every line it reads.
 SWEEP_SERVER = """
 import os, sys
+from functools import partial
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import lightning_fabric, torch._dynamo  # what the first training would import
 from conftest import TINY
+from bagwise.experiments.cells import run_cell
 from bagwise.experiments.datasets import load_dataset
 from bagwise.experiments.grid import PRESETS, plan_cells
 from bagwise.experiments.sweep import run_cells
 PRESETS["tiny"] = TINY
-dataset = load_dataset("digits")
+run = partial(run_cell, dataset=load_dataset("digits"))
 for line in sys.stdin:
     if (child := os.fork()) == 0:
-        for record in run_cells(plan_cells("digits", "tiny", seeds=2), dataset, Path(sys.argv[1])):
+        for record in run_cells(plan_cells("digits", "tiny", seeds=2), run, Path(sys.argv[1])):
             pass
         os._exit(0)
     print(child, flush=True)
@@ -143,10 +153,10 @@ def wait_for_new_file(folder, seconds):
             return
 
 
-def test_a_sweep_killed_at_random_moments_ends_with_the_same_records(tiny_preset, digits, tmp_path):
+def test_a_sweep_killed_at_random_moments_ends_with_the_same_records(tiny_preset, run, tmp_path):
     """kill -9 in the middle of runs and of writing; the sweep is started again until it is done."""
     started = time.monotonic()
-    expected = list(run_cells(plan_cells("digits", "tiny", seeds=2), digits, tmp_path / "whole"))
+    expected = list(run_cells(plan_cells("digits", "tiny", seeds=2), run, tmp_path / "whole"))
     whole = time.monotonic() - started
     out, moments, killed = tmp_path / "cut", random.Random(0), 0
     command = [sys.executable, "-c", SWEEP_SERVER, str(out), str(Path(__file__).parent)]
@@ -174,11 +184,11 @@ def test_a_sweep_killed_at_random_moments_ends_with_the_same_records(tiny_preset
     assert list((out / "digits" / "tiny" / ".work").glob("*.json")) == []
 
 
-def test_a_kill_between_a_record_and_its_clean_up_is_cleaned_up_by_the_next_sweep(tiny_preset, digits, tmp_path):
+def test_a_kill_between_a_record_and_its_clean_up_is_cleaned_up_by_the_next_sweep(tiny_preset, run, tmp_path):
     cells = plan_cells("digits", "tiny", seeds=1)[:1]
-    list(run_cells(cells, digits, tmp_path))
+    list(run_cells(cells, run, tmp_path))
     work = tmp_path / "digits" / "tiny" / ".work"
     leftover = work / f"{cells[0].name}.0123.json"
     leftover.write_text("{}")
-    list(run_cells(cells, digits, tmp_path))
+    list(run_cells(cells, run, tmp_path))
     assert not leftover.exists()

@@ -2,6 +2,7 @@
 
 from bagwise.bags.augment import Augment, ImageAugment
 from bagwise.bags.creation import bags_by_column, clustered_bags, dirichlet_bags, uniform_bags
+from bagwise.bags.crops import RandomCrops
 from bagwise.bags.data import Bags
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.loader import BagLoader, Batch
@@ -18,6 +19,7 @@ __all__ = [
     "ImageAugment",
     "Memberships",
     "RandomChanges",
+    "RandomCrops",
     "SwappedColumns",
     "bags_by_column",
     "clustered_bags",

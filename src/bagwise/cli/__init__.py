@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs, so that `bagwise --help` answer
 import typer
 
 from bagwise.cli.apportion import apportion
+from bagwise.cli.benchmark import benchmark
 from bagwise.cli.evaluate import evaluate
 from bagwise.cli.export import export
 from bagwise.cli.fit import fit
@@ -31,5 +32,5 @@ def main() -> None:
     """
 
 
-for command in (fit, predict, evaluate, apportion, export, reproduce):
+for command in (fit, predict, evaluate, apportion, export, reproduce, benchmark):
     app.command()(command)

@@ -40,7 +40,9 @@ def fit(
     method: Annotated[
         str,
         typer.Option(
-            help="kl, rot, l1, l2, lp, combinatorial, dsq, llpfc, llp-mm, count-likelihood, easy-llp or avg-kl."
+            help="kl, rot, l1, l2, lp, combinatorial, dsq, llpfc, llp-mm, count-likelihood, easy-llp or avg-kl; with "
+            "a second view of the rows: fixmatch, softmatch, ahil, llp-dc; or llp-vat, mixbag. Without a network, for "
+            "embeddings and few large bags: probe. For large bags: self-training."
         ),
     ] = "kl",
     network: Annotated[str, typer.Option(help="mlp or linear.")] = "mlp",
@@ -70,9 +72,9 @@ def fit(
         from bagwise.commands.training_data import TrainingFiles
         from bagwise.estimator import ProportionClassifier
         from bagwise.estimator.classifier import DEVICES, NETWORKS
-        from bagwise.methods import METHODS
+        from bagwise.estimator.ways import METHOD_NAMES
 
-        check_choice("--method", method, METHODS)
+        check_choice("--method", method, METHOD_NAMES)
         check_choice("--network", network, NETWORKS)
         check_choice("--device", device, DEVICES)
         published = _parse_noise(noise)
@@ -131,7 +133,9 @@ def _in_words(fitted: Fitted) -> str:
     lines = [
         f"fitted on {fitted.rows:,} rows in {fitted.bags:,} bags, {len(fitted.classes)} classes: "
         f"{', '.join(fitted.classes[:10])}{', ...' if len(fitted.classes) > 10 else ''}",
-        f"best of {fitted.epochs} epochs: {fitted.best_epoch}",
+        f"best of {fitted.epochs} epochs: {fitted.best_epoch}"
+        if fitted.directions is None
+        else f"a linear head on {fitted.directions} directions",
     ]
     if fitted.held_out is not None:
         lines[-1] += f"; proportions of held-out bags are missed by {100 * fitted.held_out['l1'] / 2:.1f} points"

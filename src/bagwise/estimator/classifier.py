@@ -18,18 +18,17 @@ from bagwise.bags import Bags, Memberships
 from bagwise.bags.data import number_bags
 from bagwise.bags.validation import check_between, check_choice
 from bagwise.estimator import saving
-from bagwise.estimator.inputs import TableInputs, take_bag_column
+from bagwise.estimator.inputs import TableInputs, column_of_each_input, take_bag_column
 from bagwise.estimator.targets import bags_of_one, bags_of_proportions, known_shares
+from bagwise.estimator.ways import device_of, fit_way, way_to_fit
 from bagwise.fitting import (
     bag_report,
     choose_held_out,
-    fit_network,
     predict_probabilities,
     predict_proportions,
     seed_of,
 )
 from bagwise.functional.noise import ProportionNoise
-from bagwise.methods import Method, NoisyKL, get_method
 from bagwise.metrics import bag_kl_divergence
 from bagwise.model_selection.identifiability import BagWarning, identifiability_warnings, noise_warnings
 from bagwise.networks import build_network
@@ -51,8 +50,12 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
     """A classifier of instances, learned from the label proportions of bags.
 
     Args:
-        method: a name of `bagwise.methods`: "kl", "rot", ...
-        method_parameters: hyper-parameters of the method, e.g. `{"alpha": 0.3}` for "rot".
+        method: a name of `bagwise.methods`: "kl", "rot", ...; or "probe", for columns that are an embedding and few,
+            large bags: neighbours and a linear head in place of a network, see `bagwise.probe`; or "self-training":
+            "kl", then labels that fit the bags, where held-out bags agree, see `bagwise.self_training.improve`.
+        method_parameters: hyper-parameters of the method, e.g. `{"alpha": 0.3}` for "rot"; for "probe" the fields of
+            `bagwise.probe.Probe`, for "self-training" those of `bagwise.self_training.Labelling`. A probe does not use
+            the parameters from `network` to `weight_decay`.
         network: "linear", "mlp" (two hidden layers of 256), or a function from (number of inputs, number of classes)
             to an `nn.Module` that gives logits.
         epochs: most passes over the bags. The weights of the last epoch that does about as well on held-out bags as
@@ -194,7 +197,7 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, `[instances, classes]`, in the order of `classes_`."""
         check_is_fitted(self, "network_")
-        return predict_probabilities(self.network_, self._encode(X), self._device())
+        return predict_probabilities(self.network_, self._encode(X), device_of(self.device))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most likely class of each instance, `[instances]`."""
@@ -268,16 +271,7 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
     def _check_parameters(self) -> None:
         check_choice("device", self.device, DEVICES)
         check_between("validation_fraction", self.validation_fraction, 0, 1)
-        if self.proportion_noise is not None and self.method != "kl":
-            raise ValueError(
-                f"proportion_noise is known to method 'kl' alone, but the method is {self.method!r}. Use 'kl', or "
-                "clean the proportions beforehand and declare no noise."
-            )
-        self._method()
-
-    def _method(self) -> Method:
-        method = get_method(self.method, **(self.method_parameters or {}))
-        return method if self.proportion_noise is None else NoisyKL(self.proportion_noise)
+        way_to_fit(self.method, self.method_parameters or {}, self.proportion_noise)
 
     def _fit_bags(self, bags: Bags) -> Self:
         """Warn, train, keep the weights of an epoch that is good on held-out bags, and compare all bags with them.
@@ -303,17 +297,18 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
             seed=seed,
         )
         held_out = choose_held_out(bags, self.validation_fraction, seed)
-        fitted = fit_network(
-            self._new_network(seed),
+        fitted = fit_way(
+            way_to_fit(self.method, self.method_parameters or {}, self.proportion_noise),
             bags,
-            self._method(),
-            recipe,
             held_out=held_out,
-            accelerator=self.device,
+            recipe=recipe,
+            columns=column_of_each_input(self.preprocessing_),
+            new_network=lambda: self._new_network(seed),
+            device=self.device,
             progress=bool(self.verbose),
         )
         self.network_, self.history_, self.best_epoch_ = fitted.network, fitted.history, fitted.best_epoch
-        predicted = predict_proportions(self.network_, bags, self._device())
+        predicted = predict_proportions(self.network_, bags, device_of(self.device))
         self.bag_report_ = bag_report(bags, predicted, self.classes_, held_out)
         return self
 
@@ -325,10 +320,6 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
         return (
             reasons if self.proportion_noise is None else reasons + noise_warnings(known, sizes, self.proportion_noise)
         )
-
-    def _device(self) -> torch.device:
-        cuda = self.device != "cpu" and torch.cuda.is_available()
-        return torch.device("cuda" if cuda else "cpu")
 
     def _new_network(self, seed: int) -> nn.Module:
         width, num_classes = self.preprocessing_.width, len(self.classes_)

@@ -12,6 +12,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from bagwise.bags.validation import check_choice
+from bagwise.tables.columns import Embedding
 from bagwise.tables.preprocessing import Preprocessing, fit_array, fit_preprocessing, fit_sparse
 from bagwise.tables.reading import Table, read_table
 from bagwise.tables.sparse import SparseRows
@@ -90,6 +91,21 @@ class TableInputs(BaseEstimator):
         if sparse.issparse(values):
             return SparseRows(values, self.preprocessing_.numbers)
         return torch.from_numpy(self.preprocessing_.numbers.encode(values))
+
+
+def column_of_each_input(preprocessing: Preprocessing) -> tuple[int, ...]:
+    """Return a number per input, equal for those that encode one column; each number of a list counts as a column.
+
+    Numbered from 0, and below the number of inputs: numbers and their marks of missing values, then the other columns.
+    """
+    numbers = preprocessing.numbers
+    columns = [*np.flatnonzero(numbers.valued).tolist(), *np.flatnonzero(numbers.marked).tolist()]
+    labels: list[tuple[str | None, int]] = [(None, column) for column in columns]
+    for part in preprocessing.others:
+        alone = isinstance(part, Embedding)
+        labels += [(part.name, place if alone else 0) for place in range(part.width)]
+    number_of = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return tuple(number_of[label] for label in labels)
 
 
 def take_bag_column(table: Table | None, name: str) -> tuple[list[Any], Table]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bagwise import model_folder
+from bagwise.estimator.ways import restored_network
 from bagwise.functional.noise import ProportionNoise
 from bagwise.tables.preprocessing import preprocessing_from_json
 
@@ -57,9 +58,10 @@ def load(
     classifier.warnings_ = tuple(model["warnings"])
     classifier._set_columns(preprocessing_from_json(model["preprocessing"]), is_named=model["named_columns"])
     classifier.bag_report_ = _report(model["bag_report"], model["bags"], _part(tensors, _REPORT))
-    classifier.network_ = classifier._new_network(seed=0)
     try:
-        classifier.network_.load_state_dict(_part(tensors, _NETWORK))
+        classifier.network_ = restored_network(
+            classifier.method, _part(tensors, _NETWORK), lambda: classifier._new_network(seed=0)
+        )
     except RuntimeError as error:
         raise model_folder.ModelFolderError(f"the weights in {folder} do not fit the network: {error}") from None
     classifier.network_.eval()

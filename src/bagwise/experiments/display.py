@@ -1,22 +1,29 @@
-"""What a person sees while a sweep runs: a bar over all epochs, and a line per finished cell."""
+"""What a person sees while a sweep runs: a bar over all its work, and a line per finished cell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Generic
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from bagwise.experiments.cells import cell_epochs
-from bagwise.experiments.records import Cell, Record
+from bagwise.experiments.records import AnyCell, CellType, Record
 
 
-class SweepDisplay:
-    """Follows a sweep. The bar counts epochs, so that its time left allows for long and short cells."""
+class SweepDisplay(Generic[CellType]):
+    """Follows a sweep. The bar counts work, so that its time left allows for long and short cells.
 
-    def __init__(self, console: Console, cells: Sequence[Cell]) -> None:
+    Args:
+        console: where to print.
+        cells: what is to be run.
+        work_of: how much work a cell is, in the unit in which its runs are announced (epochs, or passes).
+    """
+
+    def __init__(self, console: Console, cells: Sequence[CellType], work_of: Callable[[CellType], float]) -> None:
         self._console = console
+        self._work_of = work_of
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -26,11 +33,11 @@ class SweepDisplay:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(f"{len(cells)} cells", total=sum(cell_epochs(cell) for cell in cells))
+        self._task = self._bar.add_task(f"{len(cells)} cells", total=sum(map(work_of, cells)))
         self._cells, self._finished = len(cells), 0
-        self._epochs_of_finished = 0
-        self._epochs_of_cell = 0  # whose runs have started
-        self._epochs_of_run = 0
+        self._work_of_finished = 0.0
+        self._work_of_cell = 0.0  # whose runs have started
+        self._work_of_run = 0.0
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -38,25 +45,23 @@ class SweepDisplay:
         with self._bar:
             yield
 
-    def run_starts(self, cell: Cell, what: str, epochs: int) -> None:
+    def run_starts(self, cell: AnyCell, what: str, work: float) -> None:
         """Name the training that starts now; the one before it is done."""
-        self._epochs_of_cell += self._epochs_of_run
-        self._epochs_of_run = epochs
-        done = self._epochs_of_finished + self._epochs_of_cell
+        self._work_of_cell += self._work_of_run
+        self._work_of_run = work
+        done = self._work_of_finished + self._work_of_cell
         self._bar.update(self._task, completed=done, description=f"{cell.name}, {what}")
 
-    def cell_ends(self, record: Record) -> None:
+    def cell_ends(self, record: Record[CellType]) -> None:
         """Print the line of a finished cell."""
         self._finished += 1
-        self._epochs_of_finished += cell_epochs(record.cell)
-        self._epochs_of_cell = self._epochs_of_run = 0
-        self._bar.update(self._task, completed=self._epochs_of_finished)
+        self._work_of_finished += self._work_of(record.cell)
+        self._work_of_cell = self._work_of_run = 0
+        self._bar.update(self._task, completed=self._work_of_finished)
         accuracy = 100 * (record.final.accuracy or 0)
-        chosen = f"learning rate {record.chosen.learning_rate:g}"
-        if record.chosen.alpha is not None:
-            chosen += f", alpha {record.chosen.alpha:g}"
+        place, chosen = f"{self._finished}/{self._cells}", record.chosen
         self._console.print(
-            f"[{self._finished}/{self._cells}] {record.cell.name}: {accuracy:.1f} % ({chosen}, {record.seconds:.0f} s)",
+            f"[{place}] {record.cell.name}: {accuracy:.1f} % ({chosen}, {record.seconds:.0f} s)",
             markup=False,
             highlight=False,
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bagwise.bags.validation import check_choice, check_count
-from bagwise.experiments.records import Candidate, Cell
+from bagwise.experiments.records import Candidate, Cell, CellType
 from bagwise.training import Recipe
 
 BAG_SIZES = tuple(2**power for power in range(11))  # 1, 2, 4, ..., 1024
@@ -158,6 +158,6 @@ class Shard:
             return Shard(int(number), int(count))
         raise ValueError(f"a shard must look like 2/8 (part 2 of 8, counted from 1), but got {text!r}.")
 
-    def take(self, cells: Sequence[Cell]) -> list[Cell]:
+    def take(self, cells: Sequence[CellType]) -> list[CellType]:
         """Return every `count`-th cell: each part has small and large bags, early and late seeds."""
         return list(cells[self.number - 1 :: self.count])

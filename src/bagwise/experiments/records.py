@@ -1,13 +1,13 @@
-"""The record of one cell of the grid: one small JSON file, the evidence for one published number."""
+"""The record of one cell: one small JSON file, the evidence for one published number."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from bagwise.training.checkpoint import write_atomically
 
@@ -19,9 +19,31 @@ class RecordError(ValueError):
     """A record on disk cannot be trusted; the message names the file and the fix."""
 
 
+class AnyCell(Protocol):
+    """What a sweep and a record need to know of a cell, whatever it is a cell of."""
+
+    @property
+    def dataset(self) -> str:
+        """The name of its data set."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name among the cells in one folder."""
+        ...
+
+    @property
+    def place(self) -> Path:
+        """Where its record lies, seen from the folder of all records."""
+        ...
+
+
+CellType = TypeVar("CellType", bound=AnyCell)
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One point of the grid: what is trained on which bags.
+    """One point of the paper's grid: what is trained on which bags.
 
     Example:
         >>> Cell("cifar10", "fast", "kl", bag_size=16, seed=0).name
@@ -39,15 +61,24 @@ class Cell:
         """The name of the cell among those of its data set and preset, and of its file."""
         return f"{self.loss}-{self.bag_size}-seed{self.seed}"
 
+    @property
+    def place(self) -> Path:
+        """Where its record lies: DATASET/PRESET/NAME.json."""
+        return Path(self.dataset, self.preset, f"{self.name}.json")
+
 
 @dataclass(frozen=True)
 class Candidate:
     """A setting that was tried; `criterion` is None when its training diverged (or nothing was tried)."""
 
-    learning_rate: float
-    alpha: float | None  # only ROT has one
+    learning_rate: float | None  # None: there was none to choose
+    alpha: float | None = None  # only ROT has one
     criterion: float | None = None
     seconds: float = 0.0
+
+    def __str__(self) -> str:
+        values = {"learning rate": self.learning_rate, "alpha": self.alpha}
+        return ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None) or "as it comes"
 
 
 @dataclass(frozen=True)
@@ -80,6 +111,11 @@ class Metrics:
     log_loss: float | None
     calibration_error: float | None
 
+    @staticmethod
+    def rounded(values: Mapping[str, float]) -> Metrics:
+        """Return what an evaluator said, as a record keeps it."""
+        return Metrics(**{name: rounded(value) for name, value in values.items()})
+
 
 @dataclass(frozen=True)
 class Provenance:
@@ -97,10 +133,25 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Record:
-    """Everything that is kept of a cell."""
+class Compute:
+    """What a cell was allowed to compute and what its runs took, the search included.
 
-    cell: Cell
+    Both count passes per training instance: one forward and backward through the network is 1, a forward alone 1/3.
+    """
+
+    budget: float
+    passes: float
+
+
+@dataclass(frozen=True)
+class Record(Generic[CellType]):
+    """Everything that is kept of a cell.
+
+    Newer than the rest, and None in old records: `num_test`, the instances behind `final`, and `compute`, which only
+    the cells of a benchmark have.
+    """
+
+    cell: CellType
     num_classes: int
     num_bags: int
     network: str
@@ -111,6 +162,8 @@ class Record:
     final: Metrics
     seconds: float
     provenance: Provenance
+    num_test: int | None = None
+    compute: Compute | None = None
 
 
 def rounded(value: float) -> float | None:
@@ -119,23 +172,24 @@ def rounded(value: float) -> float | None:
 
 
 def cell_folder(out: Path, dataset: str, preset: str) -> Path:
-    """Return where the records of a data set and preset lie."""
+    """Return where the records of the paper's grid lie, for a data set and preset."""
     return out / dataset / preset
 
 
-def record_path(out: Path, cell: Cell) -> Path:
+def record_path(out: Path, cell: AnyCell) -> Path:
     """Return the file of a cell, e.g. `results/cifar10/fast/kl-16-seed0.json`."""
-    return cell_folder(out, cell.dataset, cell.preset) / f"{cell.name}.json"
+    return out / cell.place
 
 
-def write_record(out: Path, record: Record) -> Path:
+def write_record(out: Path, record: Record[CellType]) -> Path:
     """Write a record and return its path."""
     path = record_path(out, record.cell)
-    write_file(path, _dump({"schema": SCHEMA, **asdict(record)}))
+    fields = {name: value for name, value in asdict(record).items() if value is not None}
+    write_file(path, _dump({"schema": SCHEMA, **fields}))
     return path
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path, cell_type: type[CellType]) -> Record[CellType]:
     """Read and check one record; raise a `RecordError` that names the file when it is not one."""
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -144,12 +198,12 @@ def read_record(path: Path) -> Record:
         schema = fields.pop("schema", None)
         if schema != SCHEMA:
             raise ValueError(f"its schema is {schema!r}, this version of bagwise reads {SCHEMA}")
-        record = _parse(fields)
+        record = _parse(fields, cell_type)
     except (ValueError, TypeError) as error:
         raise RecordError(f"{path} is not a valid record ({error}). {_FIX}") from error
     except KeyError as error:
         raise RecordError(f"{path} is not a valid record (it lacks {error}). {_FIX}") from error
-    place = record_path(Path(), record.cell)
+    place = record.cell.place
     if path.parts[-len(place.parts) :] != place.parts:
         raise RecordError(
             f"{path} holds the record of another cell, which belongs at {place}. Put it back there, or delete it."
@@ -157,9 +211,9 @@ def read_record(path: Path) -> Record:
     return record
 
 
-def read_records(out: Path, dataset: str, preset: str) -> list[Record]:
-    """Read every record of a data set and preset, ordered by seed, bag size and loss."""
-    records = [read_record(path) for path in cell_folder(out, dataset, preset).glob("*.json")]
+def read_records(out: Path, dataset: str, preset: str) -> list[Record[Cell]]:
+    """Read every record of the paper's grid for a data set and preset, ordered by seed, bag size and loss."""
+    records = [read_record(path, Cell) for path in cell_folder(out, dataset, preset).glob("*.json")]
     return sorted(records, key=lambda record: (record.cell.seed, record.cell.bag_size, record.cell.loss))
 
 
@@ -179,19 +233,21 @@ def _dump(fields: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _parse(fields: dict[str, Any]) -> Record:
+def _parse(fields: dict[str, Any], cell_type: type[CellType]) -> Record[CellType]:
     selection = fields["selection"]
     candidates = tuple(Candidate(**candidate) for candidate in selection["candidates"])
     curve = Curve(**{name: tuple(_column(values)) for name, values in fields["curve"].items()})
     if len({len(column) for column in (curve.epoch, curve.train_loss, curve.test_accuracy, curve.seconds)}) != 1:
         raise ValueError("the columns of its curve differ in length")
+    compute = fields.get("compute")
     nested = {
-        "cell": Cell(**fields["cell"]),
+        "cell": cell_type(**fields["cell"]),
         "chosen": Candidate(**fields["chosen"]),
         "selection": Selection(**{**selection, "candidates": candidates}),
         "curve": curve,
         "final": Metrics(**fields["final"]),
         "provenance": Provenance(**fields["provenance"]),
+        "compute": None if compute is None else Compute(**compute),
     }
     return Record(**{**fields, **nested})
 

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,21 +14,32 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from bagwise.experiments.cells import clear_work, run_cell
-from bagwise.experiments.datasets.dataset import Dataset
-from bagwise.experiments.records import Cell, Record, record_path, write_record
+from bagwise.experiments.records import AnyCell, CellType, Record, record_path, write_record
 from bagwise.experiments.time_limit import TimeLimit
 
-# called when a training starts with its cell, what it is and its number of epochs
-Announce = Callable[[Cell, str, int], None]
+# called when a training starts with what it is and its amount of work, in epochs or in passes
+Announce = Callable[[str, float], None]
+AnnounceInCell = Callable[[CellType, str, float], None]
+
+# Computes the record of a cell, given a folder for what must survive a kill. Other processes are sent it by pickle.
+RunCell = Callable[[CellType, Path, TimeLimit, Announce], Record[CellType]]
 
 
-def missing_cells(cells: Sequence[Cell], out: Path) -> list[Cell]:
+def missing_cells(cells: Sequence[CellType], out: Path) -> list[CellType]:
     """Return the cells that have no record yet."""
     return [cell for cell in cells if not record_path(out, cell).exists()]
 
 
-def _left_to_do(cells: Sequence[Cell], out: Path) -> list[Cell]:
+def clear_work(cell: AnyCell, work: Path) -> None:
+    """Remove what a cell kept while it was computed; its record holds all of it."""
+    for path in work.glob(f"{cell.name}.*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _left_to_do(cells: Sequence[CellType], out: Path) -> list[CellType]:
     """Return the missing cells, after clearing what a kill between a record and its clean-up left of the others."""
     missing = missing_cells(cells, out)
     for cell in set(cells) - set(missing):
@@ -35,40 +47,42 @@ def _left_to_do(cells: Sequence[Cell], out: Path) -> list[Cell]:
     return missing
 
 
-def _work_folder(cell: Cell, out: Path) -> Path:
+def _work_folder(cell: AnyCell, out: Path) -> Path:
     return record_path(out, cell).parent / ".work"
 
 
 def run_cells(
-    cells: Sequence[Cell],
-    dataset: Dataset,
+    cells: Sequence[CellType],
+    run: RunCell[CellType],
     out: Path,
     *,
     max_seconds: float | None = None,
-    announce: Announce = lambda _cell, _what, _epochs: None,
-) -> Iterator[Record]:
+    announce: AnnounceInCell[CellType] = lambda _cell, _what, _work: None,
+) -> Iterator[Record[CellType]]:
     """Compute the cells that have no record, one after the other; yield each record once it is written.
 
     A cell that another process is computing in the same folder is passed over.
 
     Args:
         cells: in the order in which to run them.
-        dataset: the data set of all cells.
+        run: computes the record of one cell.
         out: the folder of the records.
         max_seconds: stop with an `OutOfTimeError` before a run that would end later than this.
         announce: called whenever a training starts.
     """
     limit = TimeLimit(max_seconds)
     for cell in _left_to_do(cells, out):
-        if (record := _compute(cell, dataset, out, limit, announce)) is not None:
+        if (record := _compute(cell, run, out, limit, announce)) is not None:
             yield record
 
 
-def run_cells_in_processes(cells: Sequence[Cell], dataset: Dataset, out: Path, processes: int) -> Iterator[Record]:
+def run_cells_in_processes(
+    cells: Sequence[CellType], run: RunCell[CellType], out: Path, processes: int
+) -> Iterator[Record[CellType]]:
     """Like `run_cells`, several cells at a time, each in a process of its own on this machine."""
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
     with ProcessPoolExecutor(processes, context, initializer=_start_worker) as pool:
-        running = [pool.submit(_compute, cell, dataset, out) for cell in _left_to_do(cells, out)]
+        running = [pool.submit(_compute, cell, run, out) for cell in _left_to_do(cells, out)]
         try:
             for future in as_completed(running):
                 if (record := future.result()) is not None:
@@ -82,7 +96,7 @@ def run_cells_in_processes(cells: Sequence[Cell], dataset: Dataset, out: Path, p
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def run_cells_on_ray(cells: Sequence[Cell], dataset: Dataset, out: Path) -> Iterator[Record]:
+def run_cells_on_ray(cells: Sequence[CellType], run: RunCell[CellType], out: Path) -> Iterator[Record[CellType]]:
     """Like `run_cells`, each cell as a task of a Ray cluster: the one `RAY_ADDRESS` names, else a local one.
 
     A task takes one GPU where the cluster has any, and one core otherwise. Records travel back to this process;
@@ -96,8 +110,8 @@ def run_cells_on_ray(cells: Sequence[Cell], dataset: Dataset, out: Path) -> Iter
     try:
         num_gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
         task = ray.remote(num_cpus=1, num_gpus=num_gpus)(_compute)
-        dataset_reference = ray.put(dataset)
-        running = [task.remote(cell, dataset_reference, out.resolve()) for cell in _left_to_do(cells, out)]
+        shared = ray.put(run)  # with its data set: sent to each machine once
+        running = [task.remote(cell, shared, out.resolve()) for cell in _left_to_do(cells, out)]
         while running:
             (done,), running = ray.wait(running)
             if (record := ray.get(done)) is not None:
@@ -109,35 +123,45 @@ def run_cells_on_ray(cells: Sequence[Cell], dataset: Dataset, out: Path) -> Iter
 
 
 def _compute(
-    cell: Cell,
-    dataset: Dataset,
+    cell: CellType,
+    run: RunCell[CellType],
     out: Path,
     limit: TimeLimit | None = None,
-    announce: Announce = lambda _cell, _what, _epochs: None,
-) -> Record | None:
+    announce: AnnounceInCell[CellType] = lambda _cell, _what, _work: None,
+) -> Record[CellType] | None:
     """Compute and write one cell; None where another process has it in hand, or has done it."""
     work = _work_folder(cell, out)
     with _claim(cell, work) as is_ours:
         if not is_ours or record_path(out, cell).exists():
             return None
-        record = run_cell(cell, dataset, work, limit or TimeLimit(), lambda what, epochs: announce(cell, what, epochs))
+        record = run(cell, work, limit or TimeLimit(), lambda what, amount: announce(cell, what, amount))
         write_record(out, record)
         clear_work(cell, work)
     return record
 
 
 @contextlib.contextmanager
-def _claim(cell: Cell, work: Path) -> Iterator[bool]:
+def _claim(cell: AnyCell, work: Path) -> Iterator[bool]:
     """Try to reserve a cell for this process while the block runs; a kill ends the claim too."""
+    with locked(work / f"{cell.name}.lock", wait=False) as is_ours:
+        yield is_ours
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock on a file while the block runs, and give whether it is ours: only without `wait` it may not be.
+
+    A kill ends the lock too.
+    """
     try:
         import fcntl
-    except ImportError:  # not a POSIX system: two processes may do the same work, and write the same record
+    except ImportError:  # not a POSIX system: two processes may do the same work, and write the same files
         yield True
         return
-    work.mkdir(parents=True, exist_ok=True)
-    with open(work / f"{cell.name}.lock", "w") as file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             is_ours = True
         except BlockingIOError:
             is_ours = False

@@ -10,7 +10,9 @@ class OutOfTimeError(Exception):
 
 
 class TimeLimit:
-    """Refuses a run that would end after the limit, by the mean time of an epoch in the runs so far.
+    """Refuses a run that would end after the limit, by the mean time of a unit of work in the runs so far.
+
+    The unit is the caller's: an epoch, or a pass through the network where epochs differ in cost.
 
     Args:
         seconds: from now on; None for no limit.
@@ -18,18 +20,18 @@ class TimeLimit:
 
     def __init__(self, seconds: float | None = None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
-        self._epochs = 0
+        self._work = 0.0
         self._seconds = 0.0
 
-    def check(self, epochs: int) -> None:
-        """Raise `OutOfTimeError` when a run of this many epochs does not fit any more."""
+    def check(self, work: float) -> None:
+        """Raise `OutOfTimeError` when a run with this much work does not fit any more."""
         if self._end is None:
             return
-        expected = epochs * self._seconds / self._epochs if self._epochs else 0.0
+        expected = work * self._seconds / self._work if self._work else 0.0
         if time.monotonic() + expected >= self._end:
             raise OutOfTimeError
 
-    def note(self, epochs: int, seconds: float) -> None:
+    def note(self, work: float, seconds: float) -> None:
         """Learn from a run that has ended."""
-        self._epochs += epochs
+        self._work += work
         self._seconds += seconds

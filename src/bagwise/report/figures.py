@@ -26,9 +26,9 @@ _MARKS = {
 _INK = "#24272b"
 _GRID = "#8b9098"
 _DOTS_PER_INCH = 200
-_PERCENT_AXIS = {"ylim": (0, 102), "yticks": range(0, 101, 20)}  # with room for a marker at 100
+PERCENT_AXIS = {"ylim": (0, 102), "yticks": range(0, 101, 20)}  # with room for a marker at 100
 
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
     "font.size": 10.5,
@@ -59,7 +59,7 @@ _STYLE: dict[Any, Any] = {
 
 def draw_learning_curves(summary: Summary, losses: tuple[str, ...] = ("kl", "rot")) -> Figure:
     """Figure 1: test accuracy over epochs, a curve per bag size, one panel per loss."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.6, 3.6), layout="constrained")
         panels = figure.subplots(1, len(losses), sharey=True, sharex=True, squeeze=False)[0]
         colours = _bag_size_colours(summary.bag_sizes)
@@ -71,8 +71,8 @@ def draw_learning_curves(summary: Summary, losses: tuple[str, ...] = ("kl", "rot
                 panel.text(0.5, 0.5, "no records yet", transform=panel.transAxes, ha="center")
             panel.set_title(f"{summary.title}, {LOSS_LABELS[loss]} loss", loc="left", fontweight="bold")
             panel.set_xlabel("epoch")
-            _mark_chance(panel, summary.chance, label=panel is panels[-1])
-        panels[0].set(ylabel="test accuracy (%)", xlim=(0, None), **_PERCENT_AXIS)
+            mark_chance(panel, summary.chance, label=panel is panels[-1])
+        panels[0].set(ylabel="test accuracy (%)", xlim=(0, None), **PERCENT_AXIS)
         drawn = [size for size in summary.bag_sizes if any(size in summary.curves.get(loss, {}) for loss in losses)]
         lines = [Line2D([], [], color=colours[size], linewidth=2.6) for size in drawn]
         figure.legend(lines, map(str, drawn), loc="outside right center", title="bag size", handlelength=1.2)
@@ -81,7 +81,7 @@ def draw_learning_curves(summary: Summary, losses: tuple[str, ...] = ("kl", "rot
 
 def draw_accuracy_by_bag_size(summary: Summary) -> Figure:
     """Figure 2: final test accuracy against bag size, a line per loss; the band is one standard deviation."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(6.8, 4.0), layout="constrained")
         axes = figure.subplots()
         for loss in summary.losses:
@@ -95,9 +95,9 @@ def draw_accuracy_by_bag_size(summary: Summary) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_xticks(summary.bag_sizes, [str(size) for size in summary.bag_sizes])
         axes.minorticks_off()
-        axes.set(xlabel="bag size", ylabel="final test accuracy (%)", **_PERCENT_AXIS)
+        axes.set(xlabel="bag size", ylabel="final test accuracy (%)", **PERCENT_AXIS)
         axes.set_title(f"{summary.title}: accuracy on instances, learned from bags", loc="left", fontweight="bold")
-        _mark_chance(axes, summary.chance, label=True)
+        mark_chance(axes, summary.chance, label=True)
         axes.legend(loc="lower left", bbox_to_anchor=(0, summary.chance), handlelength=2.6)
     return figure
 
@@ -123,7 +123,7 @@ def inline_svg(figure: Figure, label: str) -> str:
 
 def _render(figure: Figure, suffix: str, transparent: bool = False) -> bytes:
     buffer = io.BytesIO()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         # SVG files carry a date unless told not to
         metadata = {"Date": None} if suffix == "svg" else None
         figure.savefig(buffer, format=suffix, dpi=_DOTS_PER_INCH, metadata=metadata, transparent=transparent)
@@ -137,7 +137,8 @@ def _bag_size_colours(bag_sizes: tuple[int, ...]) -> dict[int, tuple[float, floa
     return {size: shades(0.1 + step * position) for position, size in enumerate(bag_sizes)}
 
 
-def _mark_chance(axes: Axes, chance: float, *, label: bool) -> None:
+def mark_chance(axes: Axes, chance: float, *, label: bool) -> None:
+    """Draw the accuracy of a guess as a dotted line."""
     axes.axhline(100 * chance, color=_INK, linewidth=0.9, linestyle=(0, (1.5, 2)), zorder=1)
     if label:  # beside the panel, where no curve can cross it
         position = {"xy": (1, 100 * chance), "xycoords": ("axes fraction", "data")}

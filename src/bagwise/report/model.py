@@ -231,6 +231,8 @@ def _network(classifier: ProportionClassifier) -> str:
     """The network in words; a function of one's own by its name."""
     name = getattr(classifier.network, "__qualname__", str(classifier.network))
     weights = sum(parameter.numel() for parameter in classifier.network_.parameters())
+    if classifier.method == "probe":
+        name, weights = "nearest rows and a linear head", sum(b.numel() for b in classifier.network_.buffers())
     return f"{name}, {classifier.preprocessing_.width:,} inputs, {weights:,} weights"
 
 

@@ -31,14 +31,14 @@ def write_page(path: Path, summary: Summary, records: Sequence[Record]) -> None:
             Markup(inline_svg(draw_learning_curves(summary), "Test accuracy over epochs, KL and ROT")),
         ],
         "records": records,
-        "recipe": _common_recipe(records),
-        "environments": _environments(records),
+        "recipe": common_recipe(records),
+        "environments": environments(records),
         "hours": sum(record.seconds for record in records) / 3600,
     }
     write_html(path, "page.html", values)
 
 
-def _common_recipe(records: Sequence[Record]) -> dict[str, str]:
+def common_recipe(records: Sequence[Record]) -> dict[str, str]:
     """Return each setting with its values over all records; the learning rate and seed have their own table."""
     words = {"True": "yes", "False": "no", "None": "none"}
     values: dict[str, dict[str, None]] = {}  # ordered sets
@@ -48,7 +48,7 @@ def _common_recipe(records: Sequence[Record]) -> dict[str, str]:
     return {name: ", ".join(seen) for name, seen in values.items() if name not in ("learning rate", "seed")}
 
 
-def _environments(records: Sequence[Record]) -> list[tuple[Provenance, int]]:
+def environments(records: Sequence[Record]) -> list[tuple[Provenance, int]]:
     """Return the distinct machines and versions, with the number of records made on each."""
     counts: Counter[Provenance] = Counter()
     for record in records:

@@ -15,6 +15,7 @@ DATASET_LABELS = {
     "fashion-mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
+    "adult": "Adult",
 }
 
 

@@ -1,0 +1,148 @@
+"""What a probe makes of frozen features and bags of 16 to 4096: accuracy on new rows and seconds.
+
+    python benchmarks/probe.py --dataset fashion-mnist --data FOLDER                          # the pixels themselves
+    python benchmarks/probe.py --dataset cifar10 --data FOLDER --features FOLDER2             # of a pretrained network
+    python benchmarks/probe.py ... --record results/benchmarks/probe.json
+
+FOLDER2 holds features-train-N.safetensors and features-test-N.safetensors, as `benchmarks/self_training.py pretrain`
+writes them. Three draws of uniform bags for each size; the settings are the defaults, whatever the size. The labels of
+the training images make the bags; those of the test images score, and nothing else. Seconds are those of the whole fit
+on one thread, neighbours and choice included.
+
+    python benchmarks/probe.py --million        # seconds and memory of a million random rows, in bags of 1,000
+"""
+
+import argparse
+import json
+import resource
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file
+
+from bagwise.bags import BagLayout, uniform_bags
+from bagwise.experiments.datasets import DATASET_NAMES, load_dataset
+from bagwise.experiments.provenance import collect_provenance
+from bagwise.metrics import accuracy
+from bagwise.probe import fit_probe
+
+BAG_SIZES = (16, 64, 128, 256, 512, 1024, 2048, 4096)
+console = Console(width=120)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fit."""
+
+    bag_size: int
+    draw: int
+    num_bags: int
+    accuracy: float
+    rounds: int
+    directions: int
+    seconds: float
+    cpu_seconds: float
+
+
+def read_features(folder, split):
+    paths = sorted(folder.glob(f"features-{split}-*.safetensors"), key=lambda path: int(path.stem.split("-")[-1]))
+    if not paths:
+        raise SystemExit(f"{folder} holds no features-{split}-N.safetensors; write them by self_training.py pretrain.")
+    return torch.cat([load_file(path)["features"] for path in paths]).float()
+
+
+def measure(train, test, num_classes, bag_size, draw):
+    bags = uniform_bags(*train, num_classes, bag_size, seed=draw)
+    started, cpu_started = time.perf_counter(), time.process_time()
+    fit = fit_probe(bags.instances, bags.layout, bags.proportions, seed=draw)
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+    return Row(
+        bag_size,
+        draw,
+        bags.num_bags,
+        accuracy=float(accuracy(fit.network(test[0]), test[1])),
+        rounds=fit.rounds,
+        directions=fit.directions,
+        seconds=round(seconds, 2),
+        cpu_seconds=round(cpu_seconds, 2),
+    )
+
+
+def summary(title, rows):
+    table = Table(title=title)
+    for column in ("bags of", "bags", "accuracy", "range", "directions", "smoothed", "seconds", "CPU seconds"):
+        table.add_column(column, justify="right")
+    for size in dict.fromkeys(row.bag_size for row in rows):
+        cell = [row for row in rows if row.bag_size == size]
+        found = [100 * row.accuracy for row in cell]
+        table.add_row(
+            *(str(size), str(cell[0].num_bags), f"{np.mean(found):.1f}", f"{min(found):.1f} - {max(found):.1f}"),
+            " ".join(str(row.directions) for row in cell),
+            " ".join("yes" if row.rounds else "no" for row in cell),
+            f"{np.mean([row.seconds for row in cell]):.1f}",
+            f"{np.mean([row.cpu_seconds for row in cell]):.1f}",
+        )
+    console.print(table)
+
+
+def measure_million(width):
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(10, width, generator=generator)
+    labels = torch.randint(10, (1_000_000,), generator=generator)
+    features = torch.randn(1_000_000, width, generator=generator).add_(centres[labels])
+    layout = BagLayout.from_sizes([1000] * 1000)
+    proportions = torch.zeros(1000, 10).index_add_(0, layout.bag_index, torch.eye(10)[labels]) / 1000
+    started = time.perf_counter()
+    fit = fit_probe(features, layout, proportions)
+    seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    console.print(
+        f"a million rows of {width}: {seconds:.0f} s, at most {peak:.1f} GB of memory with the features, "
+        f"accuracy {float(accuracy(fit.logits, labels)):.1%}"
+    )
+    return {"width": width, "seconds": round(seconds, 1), "peak_gigabytes": round(peak, 2)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", choices=DATASET_NAMES, default="digits")
+    parser.add_argument("--data", type=Path, help="folder with the official files of the data set")
+    parser.add_argument("--features", type=Path, help="folder with features of its images; else its pixels")
+    parser.add_argument("--sizes", type=int, nargs="+", default=BAG_SIZES, help="of the bags")
+    parser.add_argument("--draws", type=int, default=3, help="of bags, for each size")
+    parser.add_argument("--million", type=int, nargs="?", const=64, metavar="WIDTH", help="only time a million rows")
+    parser.add_argument("--record", type=Path, help="also write the measurements to this JSON file, beside others")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # a second thread mostly waits, and slows the first where the machine is shared
+    provenance = collect_provenance()
+    if arguments.million:
+        name, measured = "million", measure_million(arguments.million)
+    else:
+        dataset = load_dataset(arguments.dataset, arguments.data)
+        if arguments.features is None:
+            parts = [images.flatten(1).float() / 255 for images in (dataset.train_images, dataset.test_images)]
+        else:
+            parts = [read_features(arguments.features, split) for split in ("train", "test")]
+        train, test = (parts[0], dataset.train_labels), (parts[1], dataset.test_labels)
+        rows = []
+        for size in (size for size in arguments.sizes if 2 * size <= len(train[1])):
+            for draw in range(arguments.draws):
+                rows.append(measure(train, test, dataset.num_classes, size, draw))
+                console.print(f"[dim]{rows[-1]}[/dim]")
+        name = f"{arguments.dataset}, {'pixels' if arguments.features is None else 'pretrained features'}"
+        summary(name, rows)
+        measured = [asdict(row) for row in rows]
+    if arguments.record:
+        arguments.record.parent.mkdir(parents=True, exist_ok=True)
+        record = json.loads(arguments.record.read_text()) if arguments.record.exists() else {}
+        record[name] = {"provenance": asdict(provenance), "measured": measured}
+        arguments.record.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""`bagwise benchmark`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bagwise.cli.messages import failures_explained
+from bagwise.cli.sweeping import (
+    DEFAULT_OUT,
+    BagSizes,
+    Data,
+    Figures,
+    Jobs,
+    MaxSeconds,
+    OnRay,
+    Out,
+    ReportOnly,
+    Seeds,
+    ShardOfCells,
+    choose_manner,
+    parse_list,
+    run_sweep,
+    way_on,
+)
+
+if TYPE_CHECKING:
+    from bagwise.experiments.leaderboard.presets import BenchmarkCell
+    from bagwise.experiments.sweep import RunCell
+    from bagwise.report.leaderboard import LeaderboardReport
+
+
+def benchmark(
+    datasets: Annotated[
+        list[str], typer.Argument(metavar="DATASET...", help="digits, adult, fashion-mnist, cifar10, cifar100.")
+    ],
+    preset: Annotated[
+        str | None,
+        typer.Option(help="demo (minutes on a laptop), fast or full (two or eight minutes of one GPU a cell)."),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Contenders with commas between them, such as kl,rot,ahil; by default all.")
+    ] = None,
+    bag_sizes: BagSizes = None,
+    bags: Annotated[
+        str | None, typer.Option(help="Which of uniform, clustered and dirichlet; by default the preset's.")
+    ] = None,
+    seeds: Seeds = None,
+    data: Data = None,
+    out: Out = DEFAULT_OUT,
+    figures: Figures = None,
+    readme: Annotated[Path, typer.Option(help="File whose marked table --report-only brings up to date.")] = Path(
+        "README.md"
+    ),
+    shard: ShardOfCells = None,
+    jobs: Jobs = None,
+    ray: OnRay = False,
+    report_only: ReportOnly = False,
+    max_seconds: MaxSeconds = None,
+) -> None:
+    """Compare methods on equal terms.
+
+    All get the same bags and the same budget of network passes; held-out bags choose, labels only score.
+    Every cell (a method on a kind and size of bags, from a seed) leaves a record; run the same command again to go on
+    where it was stopped. Ends with a page per data set: who wins where, tables, curves, and published numbers.
+
+    Example: bagwise benchmark digits --methods kl,rot,dsq --bag-sizes 16,64
+    """
+    with failures_explained(way_on()):
+        from bagwise.bags.validation import check_choice
+        from bagwise.experiments.grid import Shard
+        from bagwise.experiments.leaderboard.contenders import CONTENDERS
+        from bagwise.experiments.leaderboard.data import BENCHMARK_DATASETS
+        from bagwise.experiments.leaderboard.presets import PRESETS, default_preset, plan_benchmark
+        from bagwise.experiments.leaderboard.running import cell_passes, read_benchmark
+        from bagwise.report.leaderboard import build_leaderboard
+
+        for dataset in datasets:
+            check_choice("dataset", dataset, BENCHMARK_DATASETS)
+        preset = preset or default_preset(datasets[0])
+        cells = plan_benchmark(
+            datasets,
+            preset,
+            contenders=list(CONTENDERS) if methods is None else parse_list("--methods", methods, str),
+            bag_kinds=None if bags is None else parse_list("--bags", bags, str),
+            bag_sizes=None if bag_sizes is None else parse_list("--bag-sizes", bag_sizes, int),
+            seeds=seeds,
+        )
+        if shard is not None:
+            cells = Shard.parse(shard).take(cells)
+        for dataset in datasets:
+            read_benchmark(out, dataset, preset)  # a damaged one is better found before hours of work than after
+        if not report_only:
+            manner = choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small)
+            run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_passes)
+        for dataset in dict.fromkeys(datasets):
+            if not report_only and not read_benchmark(out, dataset, preset):
+                continue  # the time was up before its first cell was done
+            report = build_leaderboard(
+                out,
+                dataset,
+                preset,
+                figures=figures or (Path("docs/figures") if report_only else None),
+                readme=readme if report_only else None,
+            )
+            _print_report(report)
+
+
+def _prepare(cells: Sequence[BenchmarkCell], folder: Path | None) -> RunCell[BenchmarkCell]:
+    """Load the data sets of the cells; return what runs one of them."""
+    from bagwise.experiments.leaderboard.data import load_benchmark_data
+    from bagwise.experiments.leaderboard.running import run_benchmark_cell
+
+    names = dict.fromkeys(cell.dataset for cell in cells)
+    return partial(run_benchmark_cell, data={name: load_benchmark_data(name, folder) for name in names})
+
+
+def _print_report(report: LeaderboardReport) -> None:
+    """Print the accuracies, a row per contender, what they say, and where everything is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from bagwise.report.leaderboard import leaderboard_caption
+    from bagwise.report.leaderboard_words import headline, label
+
+    board = report.board
+    table = Table(title=board.title, caption=leaderboard_caption(board), caption_justify="left")
+    table.add_column("contender")
+    for setting in board.settings:
+        table.add_column(f"{setting.bag_kind} {setting.bag_size}", justify="right")
+    leaders = {setting: board.leaders(setting) for setting in board.settings}
+    for name in board.contenders:
+        scores = board.scores[name]
+        cells = [
+            f"{scores[setting].accuracy}{' *' if name in leaders[setting] else '  '}" if setting in scores else "–  "
+            for setting in board.settings
+        ]
+        table.add_row(label(name), *cells)
+    console = Console()
+    console.print(table)
+    console.print(headline(board), highlight=False)
+    for kind, path in [("page", report.page), *(("figure", path) for path in report.figures)]:
+        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+    if report.readme is not None:
+        console.print(f"table brought up to date: {report.readme}", highlight=False)

@@ -1,0 +1,29 @@
+"""What can be set of a probe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bagwise.bags.validation import check_count
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A linear classifier on frozen features that may be smoothed over their neighbours.
+
+    Attributes:
+        neighbours: how many of the nearest rows a row is averaged with.
+        rounds: how many times; 0 leaves the features as they are. None chooses 0 or 2 by held-out bags.
+        directions: number of principal directions that the classifier sees; None chooses 8 to 64 by held-out bags.
+    """
+
+    neighbours: int = 20
+    rounds: int | None = None
+    directions: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("neighbours", self.neighbours)
+        if self.rounds is not None and self.rounds != 0:
+            check_count("rounds", self.rounds)
+        if self.directions is not None:
+            check_count("directions", self.directions)

@@ -1,0 +1,173 @@
+"""Self-training: from a network's features, or from given probabilities, to a trained network."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from bagwise.bags import Augment, Bags
+from bagwise.bags.validation import check_count
+from bagwise.networks import split_head
+from bagwise.probe import fit_probe
+from bagwise.self_training.labelling import Labelling
+from bagwise.self_training.stage import History, describe, run_stage
+from bagwise.self_training.teaching import Teaching
+from bagwise.training.devices import launch_fabric, tuned_convolutions
+from bagwise.training.evaluation import Predictor
+from bagwise.training.recipe import Recipe
+
+SELF_TRAINING = Recipe(epochs=120, learning_rate=0.1, weight_decay=5e-4, ema=0.995)
+
+
+@dataclass(frozen=True, eq=False)
+class SelfTrainingResult:
+    """What self-training gives back.
+
+    Attributes:
+        network: the trained network, in evaluation mode.
+        history: one entry per epoch: "epoch" (from 1), "round", "loss", "learning_rate", "seconds", "sure" (share of
+            the instances that were learned from), "bag_kl" (of the predictions against the known proportions), and
+            where asked for "evaluation" and "labels".
+        resumed_from: how many epochs had been done before, by an earlier run in the same folder.
+        labels: `[instances, classes]` the last labels of the training instances, which meet the proportions.
+    """
+
+    network: nn.Module
+    history: History
+    resumed_from: int
+    labels: Tensor
+
+
+def self_train(
+    network: nn.Module,
+    *,
+    bags: Bags,
+    recipe: Recipe = SELF_TRAINING,
+    augment: Augment | None = None,
+    strong_augment: Augment | None = None,
+    labelling: Labelling = Labelling(),  # noqa: B008  (frozen)
+    rounds: int = 1,
+    crossed: bool = False,
+    start: Tensor | None = None,
+    evaluator: Callable[[nn.Module], dict[str, float]] | None = None,
+    label_evaluator: Callable[[Tensor], dict[str, float]] | None = None,
+    evaluate_every: int = 1,
+    folder: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 10,
+    accelerator: str = "auto",
+    progress: bool = True,
+) -> SelfTrainingResult:
+    """Train `network` in place by labelling and learning in turns (see `teaching.Teaching`).
+
+    The time and the memory of an epoch do not depend on the size of the bags: instances are learned from in ordinary
+    batches, and a bag is whole only when its proportions are apportioned, by numbers per instance and class.
+
+    With a `folder`, a run that was stopped, in whatever way, goes on where it was when it is started again.
+
+    Args:
+        network: ends with an `nn.Linear`; pretrained where that helps (see `pretrain`).
+        bags: what to learn from; instances of bags with unknown proportions help, too.
+        recipe: optimizer, schedule, batch size; `epochs` are those of all rounds together, `ema` makes the teacher.
+        augment: weak views, for the teacher; None for the instances as they are.
+        strong_augment: strong views, for the student; None for weak ones.
+        labelling: how probabilities become labels to learn from.
+        rounds: the epochs are divided into so many rounds, each of which starts from the weights that `network` has
+            now, with the labels of the round before.
+        crossed: whether in the rounds before the last two networks, each with one half of the instances, label the
+            other's half.
+        start: `[instances, classes]` probabilities to start from; None: those of `fit_probe` on the network's features.
+        evaluator: called with the network after an epoch, e.g. `training.Evaluator`, the one place for labels.
+        label_evaluator: called with the labels `[instances, classes]` of the training instances after an epoch.
+        evaluate_every: epochs between evaluations; the last epoch is always evaluated.
+        folder: where the checkpoint and the log are kept; None keeps none.
+        checkpoint_every: epochs between checkpoints; the last epoch always has one.
+        accelerator: "auto", "cpu", "cuda" or another of Lightning Fabric's.
+        progress: whether to show a progress bar when run in a terminal.
+
+    Example:
+        >>> import torch
+        >>> bags = Bags(torch.randn(64, 4), torch.arange(64) // 8, torch.full((8, 2), 0.5))
+        >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> result = self_train(network, bags=bags, recipe=Recipe(epochs=2, batch_instances=32))
+        >>> result.labels.shape
+        torch.Size([64, 2])
+    """
+    for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
+        check_count(name, value)
+    if rounds > recipe.epochs:
+        raise ValueError(f"every round needs an epoch, but there are {rounds} rounds and {recipe.epochs} epochs.")
+    if crossed and rounds == 1:
+        raise ValueError("crossed rounds come before the last one, but there is only one round. Set rounds=2 or more.")
+    fabric = launch_fabric(accelerator, 1, recipe.precision)
+    network.to(fabric.device)
+    if start is None:
+        start = probabilities_by_probe(network, bags, None if augment is None else augment.normalise, recipe.seed)
+    run = describe(
+        network,
+        stage="self-training",
+        bags=[bags.num_bags, bags.num_instances, bags.num_classes, _digest(bags.proportions, bags.layout.bag_index)],
+        labelling=labelling,
+        rounds=rounds,
+        crossed=crossed,
+        recipe=recipe,
+        augment=augment,
+        strong_augment=strong_augment,
+    )
+    teaching = Teaching(
+        network,
+        bags=bags,
+        start=start,
+        augment=augment,
+        strong_augment=strong_augment,
+        labelling=labelling,
+        rounds=rounds,
+        crossed=crossed,
+        recipe=recipe,
+        fabric=fabric,
+    )
+
+    def evaluate(entry: Mapping[str, Any]) -> dict[str, Any]:
+        if entry["epoch"] % evaluate_every and entry["epoch"] != recipe.epochs:
+            return {}
+        scores: dict[str, Any] = {}
+        if evaluator is not None:
+            with fabric.autocast():
+                scores["evaluation"] = evaluator(teaching.best_network)
+        if label_evaluator is not None:
+            scores["labels"] = label_evaluator(teaching.labels)
+        return scores
+
+    with tuned_convolutions(few_shapes=True):
+        history, resumed_from = run_stage(
+            teaching,
+            epochs=recipe.epochs,
+            run=run,
+            folder=folder,
+            checkpoint_every=checkpoint_every,
+            progress=progress,
+            after_epoch=evaluate,
+        )
+    teaching.finish()
+    return SelfTrainingResult(network, history, resumed_from, teaching.labels.cpu())
+
+
+def probabilities_by_probe(
+    network: nn.Module, bags: Bags, normalise: Callable[[Tensor], Tensor] | None, seed: int
+) -> Tensor:
+    """Return the probabilities `[instances, classes]` of a probe on the features of `network`'s body."""
+    device = next(network.parameters()).device
+    features = Predictor(bags.instances, normalise, 2048).logits(split_head(network)[0])
+    fit = fit_probe(features, bags.layout, bags.proportions, seed=seed, device=device)
+    return fit.logits.softmax(dim=1)
+
+
+def _digest(*tensors: Tensor) -> str:
+    digest = 0
+    for tensor in tensors:
+        digest = zlib.crc32(tensor.contiguous().numpy().data, digest)
+    return f"{digest:08x}"

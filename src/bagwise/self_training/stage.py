@@ -1,0 +1,109 @@
+"""What all stages of self-training share: epochs that are logged, saved, and gone on with after a kill."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from torch import nn
+
+from bagwise.training.checkpoint import Checkpoint
+from bagwise.training.folder import RunFolder
+from bagwise.training.progress import progress_bar
+from bagwise.training.tally import check_finite_weights
+
+History = list[dict[str, Any]]
+
+
+class Stage(Protocol):
+    """A training that goes epoch by epoch; all that is random in an epoch follows from its number."""
+
+    @property
+    def network(self) -> nn.Module:
+        """What is trained."""
+        ...
+
+    @property
+    def num_instances(self) -> int:
+        """How many instances an epoch sees."""
+        ...
+
+    def epoch(self, number: int) -> dict[str, Any]:
+        """Train for one epoch; return what is worth logging, "loss" at least."""
+        ...
+
+    def checkpoint(self, run: Mapping[str, Any], epochs: int) -> Checkpoint:
+        """Return the state after `epochs` epochs of `run`."""
+        ...
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go back to the state of `checkpoint`."""
+        ...
+
+
+def run_stage(
+    stage: Stage,
+    *,
+    epochs: int,
+    run: Mapping[str, Any],
+    folder: str | os.PathLike[str] | None,
+    checkpoint_every: int,
+    progress: bool,
+    after_epoch: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+) -> tuple[History, int]:
+    """Train `stage` for `epochs` epochs; return one log entry per epoch and how many had been done before.
+
+    Args:
+        stage: what is trained.
+        epochs: how many there are in all.
+        run: what decides the outcome, as JSON; a folder that holds another run is refused.
+        folder: where the checkpoint and the log are kept; None keeps none.
+        checkpoint_every: epochs between checkpoints; the last epoch always has one.
+        progress: whether to show a progress bar when run in a terminal.
+        after_epoch: called with the entry of an epoch; returns what to add to it, e.g. scores.
+    """
+    history: History = []
+    run_folder = None if folder is None else RunFolder(folder)
+    if run_folder is not None:
+        run_folder.prepare(run)
+        if (checkpoint := run_folder.checkpoint_so_far()) is not None:
+            stage.load(checkpoint)
+            history = run_folder.history()
+    resumed_from = len(history)
+    with progress_bar(epochs, progress) as bar:
+        for epoch in range(resumed_from, epochs):
+            started = time.perf_counter()
+            entry = {"epoch": epoch + 1, **stage.epoch(epoch)}
+            entry["seconds"] = time.perf_counter() - started
+            bar.show(epoch + 1, entry["loss"], stage.num_instances / entry["seconds"])
+            check_finite_weights(stage.network, epoch + 1)
+            if after_epoch is not None:
+                entry |= after_epoch(entry)
+            history.append(entry)
+            if run_folder is not None:
+                run_folder.record(entry)
+                if epoch + 1 == epochs or (epoch + 1) % checkpoint_every == 0:
+                    run_folder.save(stage.checkpoint(run, epoch + 1))
+    return history, resumed_from
+
+
+def describe(network: nn.Module, **parts: Any) -> dict[str, Any]:
+    """Describe a run as JSON by its network and its parts: settings, augmentations, digests."""
+    description = {
+        "network": {
+            "class": type(network).__name__,
+            "tensors": {name: list(tensor.shape) for name, tensor in network.state_dict().items()},
+        },
+        **{name: _described(part) for name, part in parts.items()},
+    }
+    return json.loads(json.dumps(description, default=repr))  # as it will be read back: tuples become lists
+
+
+def _described(part: Any) -> Any:
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        return {"name": type(part).__name__, **dataclasses.asdict(part)}
+    return part

@@ -1,0 +1,182 @@
+"""What holds for every contender."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bagwise.bags import uniform_bags
+from bagwise.bags.crops import RandomCrops
+from bagwise.bags.swapped_columns import SwappedColumns
+from bagwise.experiments.leaderboard.by_method import ByMethod
+from bagwise.experiments.leaderboard.contenders import CONTENDERS
+from bagwise.experiments.leaderboard.data import Views
+from bagwise.experiments.leaderboard.presets import PRESETS, BenchmarkCell
+from bagwise.experiments.leaderboard.pretrained import pretraining_passes
+from bagwise.experiments.leaderboard.running import make_task, run_benchmark_cell
+from bagwise.experiments.time_limit import TimeLimit
+from bagwise.networks import mlp
+from bagwise.self_training import self_train
+from bagwise.training import Recipe, train
+from fakes.tiny_benchmark import TINY
+
+METHODS = [name for name, contender in CONTENDERS.items() if isinstance(contender, ByMethod)]
+
+
+def run(contender, data, work, **cell):
+    fields = {"dataset": data.name, "preset": "tiny", "bag_kind": "uniform", "bag_size": 16, "seed": 0, **cell}
+    cell = BenchmarkCell(contender=contender, **fields)
+    return run_benchmark_cell(cell, work, TimeLimit(), lambda what, passes: None, data={data.name: data})
+
+
+def outcome(record):
+    """All of a record but times and places."""
+    tried = [(c.learning_rate, c.criterion) for c in record.selection.candidates]
+    return record.cell, record.chosen.learning_rate, tried, record.curve.train_loss, record.final, record.compute
+
+
+@pytest.fixture(scope="module")
+def flops_of_kl():
+    return measured_flops(lambda network, bags: train_by("kl", network, bags))
+
+
+def train_by(method, network, bags):
+    recipe = Recipe(epochs=1, batch_instances=64)
+    train(
+        network,
+        bags=bags,
+        method=method,
+        recipe=recipe,
+        strong_augment=SwappedColumns(),
+        progress=False,
+        accelerator="cpu",
+    )
+
+
+def measured_flops(epoch):
+    """What one epoch on 256 instances computes: deep enough that the first layer, which differs, does not count."""
+    rows = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+    bags = uniform_bags(rows, torch.arange(256) % 3, num_classes=3, bag_size=8, seed=0)
+    network = mlp(8, 3, hidden=(64,) * 4)
+    counter = FlopCounterMode(display=False)
+    with counter:
+        epoch(network, bags)
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_charged_what_it_computes(name, flops_of_kl):
+    flops = measured_flops(lambda network, bags: train_by(CONTENDERS[name].method, network, bags))
+    assert flops / flops_of_kl == pytest.approx(CONTENDERS[name].passes_per_epoch, rel=0.02)
+
+
+def test_self_training_is_charged_what_it_computes(flops_of_kl):
+    def epoch(network, bags):
+        start = torch.full((256, 3), 1 / 3)
+        self_train(
+            network,
+            bags=bags,
+            recipe=Recipe(epochs=1, batch_instances=64, ema=0.9),
+            start=start,
+            progress=False,
+            accelerator="cpu",
+        )
+
+    assert measured_flops(epoch) / flops_of_kl == pytest.approx(4 / 3, rel=0.02)
+
+
+def test_pretraining_is_charged_for_two_views_and_a_teacher():
+    assert pretraining_passes(10, starts_small=False) == pytest.approx(80 / 3)
+    assert pretraining_passes(10, starts_small=True) == pytest.approx(8 / 3 * (7 * 9 / 16 + 3))
+
+
+@pytest.fixture(scope="module", params=CONTENDERS)
+def honest(request, few_digits, tmp_path_factory):
+    """The record of a contender."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "tiny", TINY)
+        return run(request.param, few_digits, tmp_path_factory.mktemp("honest"))
+
+
+def test_it_stays_within_the_budget_and_reports_the_last_epoch(honest, few_digits):
+    assert honest.compute.budget == TINY.budget
+    if honest.cell.contender == "probe":
+        assert honest.compute.passes == 0  # of pixels as they are
+    else:
+        assert TINY.budget - 3 < honest.compute.passes <= TINY.budget
+    assert honest.final.accuracy == honest.curve.test_accuracy[-1]
+    assert honest.curve.epoch == tuple(range(1, len(honest.curve.epoch) + 1))
+    assert honest.seconds >= sum(honest.curve.seconds) - 0.01
+    assert None not in (honest.final.balanced_accuracy, honest.final.log_loss, honest.final.calibration_error)
+    assert honest.num_test == len(few_digits.test_labels)
+
+
+def test_no_label_of_a_test_instance_changes_what_is_learned(honest, tiny_preset, few_digits, tmp_path):
+    blind = replace(few_digits, test_labels=few_digits.test_labels.flip(0))
+    blinded = run(honest.cell.contender, blind, tmp_path)
+    assert honest.final != blinded.final
+    assert outcome(honest)[:4] == outcome(blinded)[:4]
+
+
+def test_of_the_training_labels_only_the_proportions_of_bags_are_learned_from(
+    honest, tiny_preset, few_digits, tmp_path
+):
+    """Labels that change places within their bags leave everything as it was."""
+    size = honest.cell.bag_size
+    order = uniform_bags(
+        torch.arange(len(few_digits.train)), few_digits.train_labels, num_classes=10, bag_size=size, seed=0
+    ).instances.view(-1, size)
+    labels = few_digits.train_labels.clone()
+    labels[order] = labels[order].roll(5, dims=1)
+    assert not torch.equal(labels, few_digits.train_labels)
+    assert outcome(run(honest.cell.contender, replace(few_digits, train_labels=labels), tmp_path)) == outcome(honest)
+
+
+@pytest.mark.parametrize("name", ["kl", "fixmatch", "probe", "self-training"])
+def test_tables_work_as_images_do(name, tiny_preset, table, tmp_path):
+    assert run(name, table, tmp_path, bag_size=4).final.accuracy > 0.6
+
+
+@pytest.mark.parametrize("name", ["probe", "self-training"])
+def test_one_pretraining_serves_all_bags_and_counts_in_each(name, tiny_preset, few_digits, tmp_path, monkeypatch):
+    setup = replace(tiny_preset.images, network="small-convnet")
+    monkeypatch.setitem(PRESETS, "tiny", replace(tiny_preset, images=setup))
+    crops = RandomCrops(mean=(0.3,), std=(0.4,), flip=False)
+    views = Views(few_digits.views.weak, few_digits.views.strong, contrastive=crops)
+    data = replace(few_digits, views=views)
+    heard = []
+    cells = [BenchmarkCell("digits", "tiny", name, "uniform", size, 0) for size in (8, 16)]
+    records = [
+        run_benchmark_cell(cell, tmp_path, TimeLimit(), lambda what, _: heard.append(what), data={"digits": data})
+        for cell in cells
+    ]
+    assert len(list(tmp_path.glob("pretrained-seed0-*/"))) == 1
+    first, second = records
+    assert first.compute == second.compute
+    assert 0.5 * tiny_preset.budget < first.compute.passes <= tiny_preset.budget
+    epochs = len(first.curve.epoch) - sum(accuracy is not None for accuracy in first.curve.test_accuracy)
+    assert first.curve.train_loss[: epochs - 1] == second.curve.train_loss[: epochs - 1]
+    assert first.curve.seconds[: epochs - 1] == second.curve.seconds[: epochs - 1]  # not run again, and yet counted
+    assert heard.count("pretraining") == 2
+
+
+def test_a_task_holds_no_label(tiny_preset, digits):
+    task = make_task(BenchmarkCell("digits", "tiny", "kl", "uniform", 16, 0), digits)
+    tensors = [value for value in vars(task).values() if isinstance(value, torch.Tensor)]
+    assert [tensor.shape for tensor in tensors] == [digits.train.shape]
+    assert not hasattr(task.bags, "labels")
+
+
+def test_every_contender_gets_the_same_bags(tiny_preset, digits):
+    bags = [
+        make_task(BenchmarkCell("digits", "tiny", name, "dirichlet", 16, 3), digits).bags for name in ("kl", "probe")
+    ]
+    assert torch.equal(bags[0].instances, bags[1].instances)
+    assert torch.equal(bags[0].proportions, bags[1].proportions)
+
+
+def test_a_network_of_nothing_but_layers_can_be_evaluated(tiny_preset, digits):
+    task = make_task(BenchmarkCell("digits", "tiny", "kl", "uniform", 16, 0), digits)
+    assert task.evaluator()(nn.Flatten())["accuracy"] < 0.5
