@@ -70,6 +70,7 @@ def test_interrupted_in_the_middle(place):
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130, err
+    # Python ends itself by the signal when it struck inside an exec, as imports have; to a shell both are 130
+    assert process.returncode in (130, -signal.SIGINT), err
     assert (out, err) == ("", "Interrupted. Nothing was written.\n")
     assert set(place.folder.iterdir()) == before

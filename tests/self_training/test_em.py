@@ -141,7 +141,7 @@ class Recorder(nn.Module):
         self.head = nn.Linear(4, 2)
 
     def forward(self, points):
-        self.calls.append((self.training, id(self), (points[:, 3] * 1000).round().int().tolist()))
+        self.calls.append((self.training, self, (points[:, 3] * 1000).round().int().tolist()))
         return self.head(points)
 
 
@@ -154,7 +154,7 @@ def test_crossed_students_are_never_asked_about_what_they_learned():
     run(Recorder(), bags, recipe, start=guess(bags), rounds=2, crossed=True, labelling=Labelling(warmup=0))
     shown = {}
     for training, who, rows in Recorder.calls:
-        shown.setdefault((training, who), set()).update(rows)
+        shown.setdefault((training, id(who)), set()).update(rows)  # alive, so no other has its id
     learned = [rows for (training, _), rows in shown.items() if training]
     asked = [rows for (training, _), rows in shown.items() if not training]  # of the averaged weights, in that order
     assert [len(rows) for rows in learned] == [60, 60, 120]
