@@ -191,7 +191,6 @@ class _Runs:
             folder = self._work / f"{trials.name}.{self._fingerprint(candidate, epochs)}"
         self._limit.check(epochs * trials.passes_per_epoch)
         self._announce(f"{what}: {candidate}", epochs * trials.passes_per_epoch)
-        forget_compiled(trials.recipe)
         start = time.perf_counter()
         result = train(
             build_network(trials.network, trials.input_shape, trials.bags.num_classes, trials.recipe.seed),
@@ -226,12 +225,6 @@ class _Runs:
             repr(trials.strong_augment),
         ]
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-
-
-def forget_compiled(recipe: Recipe) -> None:
-    """Make room for the next network: torch compiles a handful in a process and then runs the rest uncompiled."""
-    if recipe.compile:
-        torch.compiler.reset()
 
 
 @contextlib.contextmanager

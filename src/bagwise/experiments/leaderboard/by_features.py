@@ -19,7 +19,7 @@ from bagwise.experiments.leaderboard.pretrained import pretrain_within
 from bagwise.experiments.records import Candidate, Selection
 from bagwise.experiments.sweep import Announce
 from bagwise.experiments.time_limit import TimeLimit
-from bagwise.experiments.trials import Outcome, forget_compiled
+from bagwise.experiments.trials import Outcome
 from bagwise.networks import split_head
 from bagwise.probe import fit_probe
 from bagwise.self_training import probabilities_by_probe, self_train
@@ -117,7 +117,6 @@ def _self_train(start: _Start, recipe: Recipe, task: Task, work: Path, limit: Ti
     recipe = replace(recipe, epochs=spending.epochs, ema=SELF_TRAINING.ema)
     limit.check(spending.passes)
     announce("self-training", spending.passes)
-    forget_compiled(recipe)
     started = time.perf_counter()
     result = self_train(
         start.network,

@@ -14,7 +14,6 @@ from bagwise.experiments.leaderboard.budget import FORWARD
 from bagwise.experiments.leaderboard.contest import Task
 from bagwise.experiments.sweep import Announce, locked
 from bagwise.experiments.time_limit import TimeLimit
-from bagwise.experiments.trials import forget_compiled
 from bagwise.networks import build_network
 from bagwise.self_training import Contrast, pretrain
 from bagwise.self_training.pretraining import PRETRAINING
@@ -65,7 +64,6 @@ def pretrain_within(
         if not folder.exists():
             limit.check(passes)
         announce("pretraining", passes)
-        forget_compiled(recipe)
         result = pretrain(
             network,
             task.instances,
