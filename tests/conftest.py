@@ -1,5 +1,7 @@
 """Settings for the whole suite."""
 
+import signal
+
 import pytest
 import torch
 from hypothesis import settings
@@ -16,3 +18,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "cuda" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def ctrl_c_is_heard():
+    """Also where the tests run in the background, since a shell lets what it starts there ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -56,6 +56,7 @@ def test_an_error_is_one_line_and_code_2(place):
     assert not (place / "model").exists()
 
 
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_interrupted_in_the_middle(place):
     before = set(place.folder.iterdir())
     process = start(place, *FIT, "--epochs", "1000000", "--network", "linear")

@@ -121,6 +121,7 @@ def test_long_epochs_are_looked_at_on_the_way(make_bags, make_network, monkeypat
     assert network.steps == -1  # stopped after the second batch, not at the end of the epoch
 
 
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_ctrl_c_says_how_to_resume(make_bags, make_network, weights, tmp_path):
     bags = make_bags()
     network = Breaking(make_network(), steps_in_epochs(bags, 2) + 1, interrupt)
@@ -132,6 +133,7 @@ def test_ctrl_c_says_how_to_resume(make_bags, make_network, weights, tmp_path):
     assert torch.equal(weights(resumed), weights(straight))
 
 
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_ctrl_c_without_anything_saved(make_bags, make_network, tmp_path):
     network = Breaking(make_network(), 0, interrupt)
     with pytest.raises(KeyboardInterrupt, match="Nothing was saved: no folder was given"):
