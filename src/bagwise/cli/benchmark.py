@@ -40,7 +40,9 @@ def benchmark(
     ],
     preset: Annotated[
         str | None,
-        typer.Option(help="demo (minutes on a laptop), fast or full (two or eight minutes of one GPU a cell)."),
+        typer.Option(
+            help="demo (minutes on a laptop), fast or full (meant for two or eight minutes of one GPU a cell)."
+        ),
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Contenders with commas between them, such as kl,rot,ahil; by default all.")
