@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from bagwise.bags import Bags, SwappedColumns, uniform_bags
+from bagwise.bags import Bags, ImageAugment, SwappedColumns, uniform_bags
+from bagwise.metrics import bag_kl_divergence
 from bagwise.networks import build_network
 from bagwise.self_training import improve
 from bagwise.training import Recipe, train
@@ -49,6 +50,24 @@ def test_a_poor_network_is_improved_and_left_as_it_was(with_held_out):
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
     assert set(result.criterion) == ({"network", "probe", "self-training"} if with_held_out else set())
     assert len(result.history) == RECIPE.epochs
+
+
+def test_images_are_seen_as_their_views_have_them():
+    """The network, the student and the comparison all see normalised images."""
+    points, labels = three_clouds(240)
+    scaled = (20 * points + 128).clamp(0, 255).to(torch.uint8)[:, None, None, :].expand(-1, 1, 6, 6).contiguous()
+    bags = uniform_bags(scaled, labels, 3, 12, seed=0)
+    held_out = some_held_out(bags.num_bags)
+    network = build_network("mlp", (36,), 3, seed=0)
+    weak = ImageAugment(mean=(0.5,), std=(0.25,), shift=0, flip=False)
+    result = improve(
+        network, bags=bags, held_out=held_out, recipe=RECIPE, augment=weak, accelerator="cpu", progress=False
+    )
+    assert result.improved
+    assert accuracy(result.network, weak.normalise(scaled), labels) > 0.9
+    known = bags.proportions.masked_fill(torch.from_numpy(~held_out)[:, None], torch.nan)
+    logits = network.eval()(weak.normalise(bags.instances)).detach()
+    assert result.criterion["network"] == pytest.approx(float(bag_kl_divergence(logits, bags.layout, known)), rel=1e-4)
 
 
 def test_a_network_that_held_out_bags_prefer_is_kept():

@@ -16,7 +16,7 @@ from bagwise.probe import fit_probe
 from bagwise.self_training.em import self_train
 from bagwise.self_training.instances import ShuffledInstances
 from bagwise.self_training.labelling import Labelling
-from bagwise.training.evaluation import Predictor
+from bagwise.training.evaluation import Normalise, Predictor
 from bagwise.training.recipe import Recipe
 
 _ROWS_PER_PASS = 2048
@@ -48,6 +48,7 @@ def improve(
     bags: Bags,
     held_out: np.ndarray,
     recipe: Recipe,
+    augment: Augment | None = None,
     strong_augment: Augment | None = None,
     labelling: Labelling = Labelling(),  # noqa: B008  (frozen)
     accelerator: str = "auto",
@@ -61,12 +62,12 @@ def improve(
     Where no bags are held out, labels start from the probe, which chooses by folds of its own, and the copy is kept.
 
     Args:
-        network: from instances `[n, features]` to logits, trained on the bags that are not held out, e.g. by KL. It is
-            left as it is.
+        network: from instances to logits, trained on the bags that are not held out, e.g. by KL. It is left as it is.
         bags: all bags. Of those held out, only the instances are learned from.
         held_out: `[bags]` booleans; there may be none.
         recipe: as for `self_train`.
-        strong_augment: strong views, e.g. `bags.SwappedColumns`; None for the instances as they are.
+        augment: weak views, as for `self_train`; None for the instances as they are.
+        strong_augment: strong views, e.g. `bags.SwappedColumns`; None for weak ones.
         labelling: as for `self_train`.
         accelerator: "auto", "cpu", "cuda" or another of Lightning Fabric's.
         progress: whether to show a progress bar when run in a terminal.
@@ -79,11 +80,12 @@ def improve(
         >>> result.improved, result.start
         (True, 'probe')
     """
+    normalise = None if augment is None else augment.normalise
     shown = bags.proportions.clone()
     shown[torch.from_numpy(held_out)] = torch.nan
     training = Bags(bags.instances, bags.layout.bag_index, shown)
     logits = {
-        "network": _logits(network, bags),
+        "network": _logits(network, bags, normalise),
         "probe": fit_probe(_rows(bags), bags.layout, shown, seed=recipe.seed).logits,
     }
     start = _better(logits, "network", "probe", bags, held_out)
@@ -92,13 +94,14 @@ def improve(
         student,
         bags=training,
         recipe=recipe,
+        augment=augment,
         strong_augment=strong_augment,
         labelling=labelling,
         start=logits[start].softmax(dim=1),
         accelerator=accelerator,
         progress=progress,
     )
-    logits["self-training"] = _logits(student, bags)
+    logits["self-training"] = _logits(student, bags, normalise)
     improved = _better(logits, "network", "self-training", bags, held_out) == "self-training"
     divergences = {name: _divergences(values, bags, held_out) for name, values in logits.items()}
     return Improvement(
@@ -126,8 +129,8 @@ def _divergences(logits: Tensor, bags: Bags, held_out: np.ndarray) -> Tensor:
     return (losses + torch.xlogy(known, known).sum(dim=1))[torch.from_numpy(held_out)]
 
 
-def _logits(network: nn.Module, bags: Bags) -> Tensor:
-    return Predictor(bags.instances, None, _ROWS_PER_PASS).logits(network)
+def _logits(network: nn.Module, bags: Bags, normalise: Normalise | None) -> Tensor:
+    return Predictor(bags.instances, normalise, _ROWS_PER_PASS).logits(network)
 
 
 def _rows(bags: Bags) -> Tensor:

@@ -139,6 +139,25 @@ def test_tables_work_as_images_do(name, tiny_preset, table, tmp_path):
     assert run(name, table, tmp_path, bag_size=4).final.accuracy > 0.6
 
 
+@pytest.mark.parametrize("views_teach", [True, False])
+def test_self_training_without_pretraining_keeps_what_held_out_bags_prefer(views_teach, tiny_preset, table, tmp_path):
+    views = table.views if views_teach else Views(weak=None, strong=Noise())
+    record = run("self-training", replace(table, views=views), tmp_path, bag_size=4)
+    by_kl = [accuracy for accuracy in record.curve.test_accuracy if accuracy is not None][-2]
+    assert record.selection.criterion.endswith("improve it" if views_teach else "KL is kept")
+    assert (record.final.accuracy == by_kl) == (not views_teach)
+
+
+class Noise:
+    """Views that show nothing of the instances."""
+
+    def __call__(self, instances, generator):
+        return torch.randn(instances.shape, generator=generator)
+
+    def normalise(self, instances):
+        return instances
+
+
 @pytest.mark.parametrize("name", ["probe", "self-training"])
 def test_one_pretraining_serves_all_bags_and_counts_in_each(name, tiny_preset, few_digits, tmp_path, monkeypatch):
     setup = replace(tiny_preset.images, network="small-convnet")

@@ -10,7 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+import numpy as np
+from torch import nn
 
 from bagwise.experiments.leaderboard.budget import FORWARD, split_budget
 from bagwise.experiments.leaderboard.by_method import ByMethod
@@ -20,9 +21,10 @@ from bagwise.experiments.records import Candidate, Selection
 from bagwise.experiments.sweep import Announce
 from bagwise.experiments.time_limit import TimeLimit
 from bagwise.experiments.trials import Outcome
+from bagwise.fitting import choose_held_out
 from bagwise.networks import split_head
 from bagwise.probe import fit_probe
-from bagwise.self_training import probabilities_by_probe, self_train
+from bagwise.self_training import improve, probabilities_by_probe, self_train
 from bagwise.self_training.em import SELF_TRAINING
 from bagwise.training import Recipe
 from bagwise.training.evaluation import Predictor
@@ -63,79 +65,92 @@ class ByProbe:
 
 @dataclass(frozen=True)
 class BySelfTraining:
-    """Labels and learns by turns (`self_training.self_train`), from a probe on pretrained features or from KL.
+    """Labels and learns by turns, from a probe on pretrained features (`self_training.self_train`).
+
+    Without pretraining (tables, digits) it is what `ProportionClassifier` does: a training by KL, whose search also
+    chooses the learning rate, and a copy of the network that learns from labels and replaces it where held-out bags
+    agree (`self_training.improve`).
 
     Attributes:
-        first_share: the part of the budget for the first stage: contrastive pretraining, or without it (tables,
-            digits) a training by KL, whose search also chooses the learning rate.
+        first_share: the part of the budget for the first stage, pretraining or KL.
     """
 
     first_share: float = 0.7
 
     def run(self, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
         """Run the stages one after the other."""
+        run = self._improve_kl if task.views.contrastive is None else self._from_pretrained
+        return run(task, work, limit, announce)
+
+    def _from_pretrained(self, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
+        assert task.views.contrastive is not None
         budget = self.first_share * task.budget
-        if task.views.contrastive is None:
-            first = ByMethod("kl").run(replace(task, budget=budget), work, limit, announce)
-            known = first.outcome
-            predictor = Predictor(task.bags.instances, task.normalised, _INSTANCES_PER_PREDICTION)
-            start = predictor.logits(known.network).softmax(dim=1)
-            stage = _Start(known.network, start, known.history, first.passes, known.selection, known.chosen)
-            return _self_train(stage, task.adapted(known.recipe), task, work, limit, announce)
         pretrained = pretrain_within(budget, task.views.contrastive, task, work, limit, announce)
         announce("probe", 0)
         started = time.perf_counter()
         start = probabilities_by_probe(pretrained.network, task.bags, task.normalised, task.recipe.seed)
         probing = {"loss": math.nan, "seconds": time.perf_counter() - started}
-        stage = _Start(
+        spent = pretrained.passes + FORWARD
+        recipe, passes = _self_training_for(task.budget - spent, SELF_TRAINING, task)
+        limit.check(passes)
+        announce("self-training", passes)
+        started = time.perf_counter()
+        result = self_train(
             pretrained.network,
-            start,
-            [*pretrained.history, probing],
-            pretrained.passes,
-            Selection("none, there is one candidate", task.bags.num_bags, 0, 0, ()),
-            Candidate(SELF_TRAINING.learning_rate),
+            bags=task.bags,
+            recipe=recipe,
+            augment=task.views.weak,
+            strong_augment=task.views.strong,
+            start=start,
+            evaluator=task.evaluator(),
+            evaluate_every=max(1, round(task.evaluate_every / _PASSES_PER_EPOCH)),
+            folder=None if task.checkpoint_every is None else work / f"{task.name}.self-training",
+            checkpoint_every=task.checkpoint_every or 1,
+            accelerator=task.accelerator,
+            progress=False,
         )
-        return _self_train(stage, task.adapted(SELF_TRAINING), task, work, limit, announce)
+        limit.note(passes * (1 - result.resumed_from / recipe.epochs), time.perf_counter() - started)
+        selection = Selection("none, there is one candidate", task.bags.num_bags, 0, 0, ())
+        history, seconds = _joined(selection, pretrained.history, [probing], result.history)
+        chosen = Candidate(SELF_TRAINING.learning_rate)
+        return Attempt(Outcome(result.network, selection, chosen, recipe, history, seconds), spent + passes)
+
+    def _improve_kl(self, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
+        held_out = choose_held_out(task.bags, task.held_out, task.recipe.seed)
+        training = task.bags.subset(np.flatnonzero(~held_out))
+        first = ByMethod("kl").run(
+            replace(task, bags=training, budget=self.first_share * task.budget), work, limit, announce
+        )
+        by_kl = first.outcome
+        spent = first.passes + 3 * FORWARD  # predictions to start from, and those of the two networks to be compared
+        recipe, passes = _self_training_for(task.budget - spent, by_kl.recipe, task)
+        limit.check(passes)
+        announce("self-training", passes)
+        started = time.perf_counter()
+        result = improve(
+            by_kl.network,
+            bags=task.bags,
+            held_out=held_out,
+            recipe=recipe,
+            augment=task.views.weak,
+            strong_augment=task.views.strong,
+            accelerator=task.accelerator,
+            progress=False,
+        )
+        limit.note(passes, time.perf_counter() - started)
+        result.history[-1]["evaluation"] = task.evaluator()(result.network)
+        history, seconds = _joined(by_kl.selection, by_kl.history, result.history)
+        kept = f"labels of the {result.start} improve it" if result.improved else "KL is kept"
+        criterion = f"{by_kl.selection.criterion}; then, by {held_out.sum()} others, {kept}"
+        selection = replace(by_kl.selection, criterion=criterion)
+        outcome = Outcome(result.network, selection, by_kl.chosen, recipe, history, seconds)
+        return Attempt(outcome, spent + passes)
 
 
-@dataclass(frozen=True, eq=False)
-class _Start:
-    """What self-training starts from: weights, probabilities `[instances, classes]`, and what they have cost."""
-
-    network: nn.Module
-    probabilities: Tensor
-    history: list[dict[str, Any]]
-    passes: float
-    selection: Selection
-    chosen: Candidate
-
-
-def _self_train(start: _Start, recipe: Recipe, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
-    """Spend what the first stage has left."""
-    left = task.budget - start.passes - FORWARD  # of the predictions to start from
-    spending = split_budget(left, _PASSES_PER_EPOCH, candidates=1, search_share=0)
-    recipe = replace(recipe, epochs=spending.epochs, ema=SELF_TRAINING.ema)
-    limit.check(spending.passes)
-    announce("self-training", spending.passes)
-    started = time.perf_counter()
-    result = self_train(
-        start.network,
-        bags=task.bags,
-        recipe=recipe,
-        augment=task.views.weak,
-        strong_augment=task.views.strong,
-        start=start.probabilities,
-        evaluator=task.evaluator(),
-        evaluate_every=max(1, round(task.evaluate_every / _PASSES_PER_EPOCH)),
-        folder=None if task.checkpoint_every is None else work / f"{task.name}.self-training",
-        checkpoint_every=task.checkpoint_every or 1,
-        accelerator=task.accelerator,
-        progress=False,
-    )
-    limit.note(spending.passes * (1 - result.resumed_from / spending.epochs), time.perf_counter() - started)
-    history, seconds = _joined(start.selection, start.history, result.history)
-    outcome = Outcome(result.network, start.selection, start.chosen, recipe, history, seconds)
-    return Attempt(outcome, start.passes + FORWARD + spending.passes)
+def _self_training_for(budget: float, recipe: Recipe, task: Task) -> tuple[Recipe, float]:
+    """Return a recipe for as many epochs of self-training as the budget buys, and the passes that they take."""
+    spending = split_budget(budget, _PASSES_PER_EPOCH, candidates=1, search_share=0)
+    return replace(task.adapted(recipe), epochs=spending.epochs, ema=SELF_TRAINING.ema), spending.passes
 
 
 def _joined(selection: Selection, *stages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], float]:

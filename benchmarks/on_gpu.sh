@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# What needs a GPU, in parts, on a machine that may be bare (no git, nothing installed but what DESIGN lists, no data):
+#
+#   bash benchmarks/on_gpu.sh tests speed            # the CUDA tests, eight processes; then the times of all losses
+#   bash benchmarks/on_gpu.sh unpack                 # decode the shards of data sets that lie in carry/
+#   bash benchmarks/on_gpu.sh sweep:cifar10:500      # the paper's grid for 500 seconds, two cells at a time
+#   bash benchmarks/on_gpu.sh pretrain:cifar10:240   # features without proportions, 240 epochs
+#   bash benchmarks/on_gpu.sh train:cifar10:plain@1024,plain@128   # self-training from them
+#
+# Every part has a time limit of its own, since a kernel that hangs would cost all the rest, and leaves what it made
+# under OUT (default: on_gpu/): logs, and archives that unpack in the root of the repository. Sweeps continue where they
+# stopped if what they left was unpacked. COMMIT names the commit where there is no git.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+OUT=${OUT:-on_gpu}
+SCRATCH=${SCRATCH:-/tmp/bagwise}
+mkdir -p "$OUT" "$SCRATCH/data"
+export PYTHONPATH=src PYTHONUNBUFFERED=1 BAGWISE_DATA="$SCRATCH/data" BAGWISE_COMMIT="${COMMIT:-}"
+export TORCHINDUCTOR_CACHE_DIR="$SCRATCH/inductor" TRITON_CACHE_DIR="$SCRATCH/triton"
+
+tests() { # eight at a time: they wait for compilers on the host, not for the GPU
+  local ids="$SCRATCH/ids" pids=() failed=0 part
+  python3 -m pytest -m cuda --collect-only -q tests/kernels tests/training/test_cuda.py | grep '::' > "$ids"
+  rm -f "$ids".*
+  split --number=r/8 "$ids" "$ids."
+  for part in "$ids".*; do
+    timeout 300 python3 -m pytest -q -p no:cacheprovider "@$part" > "$part.log" 2>&1 &
+    pids+=($!)
+  done
+  for part in "${pids[@]}"; do wait "$part" || failed=1; done
+  cat "$ids".*.log > "$OUT/cuda-tests.log"
+  grep -hE '^(FAILED|ERROR)|(passed|failed|skipped).* in ' "$ids".*.log
+  return $failed
+}
+
+speed() {
+  timeout 300 python3 benchmarks/gpu.py --record "$OUT/gpu.json" 2>&1 | tee "$OUT/gpu.log"
+}
+
+unpack() { # official layouts, from the shards that have arrived so far
+  local set
+  mkdir -p "$SCRATCH/shards"
+  cp -r carry/. "$SCRATCH/shards/"
+  for set in cifar10 cifar100; do
+    [ "$(find "$SCRATCH/shards/$set" -name 'exact_*' 2> /dev/null | wc -l)" -eq 6 ] || continue
+    timeout 150 python3 "$SCRATCH/shards/cifar_codec.py" export "$set" "$SCRATCH/data" &
+  done
+  wait
+}
+
+sweep() { # DATASET SECONDS [OPTION...]: two processes take turns at the GPU, and pass over each other's cells
+  local set=$1 seconds=$2
+  shift 2
+  nvidia-cuda-mps-control -d 2> /dev/null
+  for number in 1 2; do
+    timeout $((seconds + 60)) python3 -m bagwise reproduce "$set" --max-seconds "$seconds" "$@" \
+      > "$OUT/sweep-$set-$number.log" 2>&1 &
+  done
+  wait
+  echo quit | nvidia-cuda-mps-control 2> /dev/null
+  tail -n 30 "$OUT/sweep-$set"-*.log
+  tar -czf "$OUT/sweep-$set.tgz" --exclude='*.png' --exclude='*.svg' --exclude='*.html' "results/$set"
+}
+
+pretrain() { # DATASET EPOCHS
+  timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" --epochs "$2" --out "$SCRATCH/pretrained-$1" \
+    2>&1 | tee "$OUT/pretrain-$1.log"
+  cp "$SCRATCH/pretrained-$1"/{pretraining.json,weights-*} "$OUT/"
+}
+
+train() { # DATASET SETTING@SIZE,...
+  timeout 570 python3 benchmarks/self_training.py run --dataset "$1" --pretrained "$SCRATCH/pretrained-$1" \
+    --every 20 --out "$OUT/records" ${2//,/ } 2>&1 | tee "$OUT/train-$1.log"
+}
+
+status=0
+for part in "$@"; do
+  IFS=: read -ra words <<< "$part"
+  started=$SECONDS
+  "${words[@]}" || { echo "$part: NOT all of it went well"; status=1; }
+  echo "$part: $((SECONDS - started)) s"
+done
+exit $status
