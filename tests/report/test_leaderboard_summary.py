@@ -4,6 +4,7 @@ import statistics
 import pytest
 
 from bagwise.experiments.leaderboard.published import read_published
+from bagwise.report.leaderboard import leaderboard_caption
 from bagwise.report.leaderboard_summary import Setting, is_within_spread, summarise_benchmark
 from bagwise.report.leaderboard_words import (
     best_published,
@@ -46,6 +47,15 @@ def test_contenders_are_ordered_by_their_mean_distance_to_the_best():
     assert board.contenders == ("ahil", "kl", "rot")
     assert board.behind == pytest.approx({"ahil": 0.01, "kl": 0.10, "rot": 0.175})
     assert [name for name, _ in board.ranking(SMALL)] == ["kl", "ahil", "rot"]
+
+
+def test_chance_is_the_most_frequent_class_where_records_tell_it():
+    record = make_benchmark_record("kl", 0.8)
+    assert summarise_benchmark([record], ()).chance == 1 / record.num_classes
+    told = dataclasses.replace(record, largest_class=0.76)
+    board = summarise_benchmark([record, told], ())
+    assert board.chance == 0.76
+    assert "To name the most frequent class each time is right in 76 %." in leaderboard_caption(board)
 
 
 def test_a_contender_is_judged_by_the_settings_it_has():

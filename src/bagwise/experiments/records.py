@@ -147,8 +147,9 @@ class Compute:
 class Record(Generic[CellType]):
     """Everything that is kept of a cell.
 
-    Newer than the rest, and None in old records: `num_test`, the instances behind `final`, and `compute`, which only
-    the cells of a benchmark have.
+    Newer than the rest, and None in old records: `num_test`, the instances behind `final`; and `compute` and
+    `largest_class`, the share of the most frequent class among those instances, which only the cells of a benchmark
+    have.
     """
 
     cell: CellType
@@ -164,6 +165,7 @@ class Record(Generic[CellType]):
     provenance: Provenance
     num_test: int | None = None
     compute: Compute | None = None
+    largest_class: float | None = None
 
 
 def rounded(value: float) -> float | None:

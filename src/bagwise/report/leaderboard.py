@@ -133,7 +133,8 @@ def leaderboard_caption(board: Leaderboard) -> str:
     seeds = "one seed" if board.max_seeds == 1 else f"mean ± standard deviation over up to {board.max_seeds} seeds"
     return (
         f"Test accuracy in % of the last epoch, {board.title}, {seeds}; {budget} network passes per training instance "
-        f"for each number, the search by held-out bags included. A blind guess is right in {100 * board.chance:g} %. "
+        "for each number, the search by held-out bags included. To name the most frequent class each time is right in "
+        f"{100 * board.chance:.3g} %. "
         "* best, or within the spread of it."
     )
 

@@ -72,7 +72,7 @@ class Leaderboard:
     """What the records of one data set and preset say.
 
     Attributes:
-        chance: the accuracy of guessing among the classes, all as likely.
+        chance: the accuracy of always naming the most frequent class; where no record tells it, of balanced classes.
         num_test: how many test instances there are.
         budgets: passes per training instance; several, if the preset was changed in between.
         on_gpu: whether its networks are for a GPU, and one was there.
@@ -166,7 +166,7 @@ def summarise_benchmark(records: Sequence[Record[BenchmarkCell]], published: Seq
     return Leaderboard(
         dataset=first.cell.dataset,
         preset=first.cell.preset,
-        chance=1 / first.num_classes,
+        chance=max(record.largest_class or 0 for record in records) or 1 / first.num_classes,
         num_test=first.num_test or 1,
         budgets=tuple(sorted({record.compute.budget for record in records if record.compute is not None})),
         on_gpu=not PRESETS[first.cell.preset].is_small and any(record.provenance.cuda for record in records),

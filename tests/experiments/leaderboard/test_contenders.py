@@ -111,6 +111,9 @@ def test_it_stays_within_the_budget_and_reports_the_last_epoch(honest, few_digit
     assert honest.seconds >= sum(honest.curve.seconds) - 0.01
     assert None not in (honest.final.balanced_accuracy, honest.final.log_loss, honest.final.calibration_error)
     assert honest.num_test == len(few_digits.test_labels)
+    assert honest.largest_class == pytest.approx(
+        int(few_digits.test_labels.bincount().max()) / honest.num_test, abs=1e-4
+    )
 
 
 def test_no_label_of_a_test_instance_changes_what_is_learned(honest, tiny_preset, few_digits, tmp_path):

@@ -13,7 +13,7 @@ from bagwise.experiments.leaderboard.contest import Task
 from bagwise.experiments.leaderboard.data import BenchmarkData
 from bagwise.experiments.leaderboard.presets import PRESETS, BenchmarkCell
 from bagwise.experiments.provenance import collect_provenance
-from bagwise.experiments.records import Compute, Metrics, Record, read_record
+from bagwise.experiments.records import Compute, Metrics, Record, read_record, rounded
 from bagwise.experiments.sweep import Announce
 from bagwise.experiments.time_limit import TimeLimit
 from bagwise.experiments.trials import one_thread
@@ -28,7 +28,7 @@ def run_benchmark_cell(
     task = make_task(cell, data[cell.dataset])
     with one_thread() if task.is_small else contextlib.nullcontext():
         attempt = CONTENDERS[cell.contender].run(task, work, limit, announce)
-    outcome = attempt.outcome
+    outcome, labels = attempt.outcome, data[cell.dataset].test_labels
     return Record(
         cell=cell,
         num_classes=task.bags.num_classes,
@@ -41,8 +41,9 @@ def run_benchmark_cell(
         final=Metrics.rounded(outcome.history[-1]["evaluation"]),
         seconds=outcome.seconds,
         provenance=provenance,
-        num_test=len(data[cell.dataset].test_labels),
+        num_test=len(labels),
         compute=Compute(task.budget, float(f"{attempt.passes:.5g}")),
+        largest_class=rounded(float(labels.bincount().max() / len(labels))),
     )
 
 
