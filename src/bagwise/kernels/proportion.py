@@ -170,7 +170,8 @@ def _piece_kernel(
         peak = tl.max(peaks, axis=0)[None, :]
         total = tl.sum(totals * exp2(peaks - peak), axis=0)[None, :]
         mean = _log_mean(peak, total, n, DIVERGENCE)
-        tl.store(values + bag, tl.where(counted, _loss(mean, z, DIVERGENCE), 0.0), mask=piece == 0)
+        if piece == 0:
+            tl.store(values + bag, tl.where(counted, _loss(mean, z, DIVERGENCE), 0.0))
         for begin in range(piece * CHUNK, length, PIECES * CHUNK):
             row, inside = find_rows(order, start, size, begin, HAS_ORDER, CHUNK)
             log_f, _ = log_softmax(load_logits(logits, row, inside, NUM_CLASSES, BLOCK_K))

@@ -255,7 +255,8 @@ def _large_rot_kernel(
         infeasible = tl.sum(tl.where(k == 1, totals, 0.0), axis=1)
         value = (alpha * epsilon * partition / n + (1 - alpha) * log_normaliser(z, support, x, beta)) * -LN_2
         value = tl.where(infeasible > 0, INF, value)
-        tl.store(values + bag, tl.where(counted, value, 0.0), mask=member == 0)
+        if member == 0:
+            tl.store(values + bag, tl.where(counted, value, 0.0))
         slot = num_teams + tl.atomic_add(queue, 1)
         team = 1
         member = 0

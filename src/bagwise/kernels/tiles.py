@@ -18,7 +18,6 @@ from bagwise.kernels.arithmetic import exp2, log2
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 INF = tl.constexpr(float("inf"))
-NAN = tl.constexpr(float("nan"))
 
 _RESIDENT_ENTRIES = 16_384  # a larger tile does not fit into the registers of one program
 _WAVE_ENTRIES = 2**20  # about what all programs that run at once can hold
@@ -167,7 +166,7 @@ def scores_in(s, support):
 def best_log_f(log_f, support, is_number):
     """log2 f of the best class in the support `[BAGS, WIDTH]`: what `scores_in` left out. 0 in a hopeless row."""
     best = tl.max(tl.where(support[:, None, :], log_f, -INF), axis=2)
-    return tl.where(is_number, tl.where(best == -INF, 0.0, best), NAN)
+    return tl.where(is_number, tl.where(best == -INF, 0.0, best), float("nan"))
 
 
 @triton.jit
