@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What needs a GPU, in parts, on a machine that may be bare (no git, nothing installed but what DESIGN lists, no data):
+# What needs a GPU, in parts, on a machine that may be bare (no git, nothing can be installed, no data):
 #
 #   bash benchmarks/on_gpu.sh tests speed            # the CUDA tests, eight processes; then the times of all losses
 #   bash benchmarks/on_gpu.sh unpack                 # decode the shards of data sets that lie in carry/
 #   bash benchmarks/on_gpu.sh sweep:cifar10:500      # the paper's grid for 500 seconds, two cells at a time
 #   bash benchmarks/on_gpu.sh pretrain:cifar10:240   # features without proportions, 240 epochs
-#   bash benchmarks/on_gpu.sh train:cifar10:plain@1024,plain@128   # self-training from them
+#   bash benchmarks/on_gpu.sh train:cifar10:240:plain@1024,plain@128   # self-training from them, 240 epochs each
 #
 # Every part has a time limit of its own, since a kernel that hangs would cost all the rest, and leaves what it made
 # under OUT (default: on_gpu/): logs, and archives that unpack in the root of the repository. Sweeps continue where they
@@ -24,7 +24,7 @@ tests() { # eight at a time: they wait for compilers on the host, not for the GP
   rm -f "$ids".*
   split --number=r/8 "$ids" "$ids."
   for part in "$ids".*; do
-    timeout 300 python3 -m pytest -q -p no:cacheprovider "@$part" > "$part.log" 2>&1 &
+    timeout 300 xargs -d '\n' -a "$part" python3 -m pytest -q -p no:cacheprovider > "$part.log" 2>&1 &
     pids+=($!)
   done
   for part in "${pids[@]}"; do wait "$part" || failed=1; done
@@ -41,6 +41,7 @@ unpack() { # official layouts, from the shards that have arrived so far
   local set
   mkdir -p "$SCRATCH/shards"
   cp -r carry/. "$SCRATCH/shards/"
+  cp -r carry/pretrained-* "$SCRATCH/" 2> /dev/null # of an earlier session
   for set in cifar10 cifar100; do
     [ "$(find "$SCRATCH/shards/$set" -name 'exact_*' 2> /dev/null | wc -l)" -eq 6 ] || continue
     timeout 150 python3 "$SCRATCH/shards/cifar_codec.py" export "$set" "$SCRATCH/data" &
@@ -62,15 +63,15 @@ sweep() { # DATASET SECONDS [OPTION...]: two processes take turns at the GPU, an
   tar -czf "$OUT/sweep-$set.tgz" --exclude='*.png' --exclude='*.svg' --exclude='*.html' "results/$set"
 }
 
-pretrain() { # DATASET EPOCHS
-  timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" --epochs "$2" --out "$SCRATCH/pretrained-$1" \
-    2>&1 | tee "$OUT/pretrain-$1.log"
+pretrain() { # DATASET EPOCHS; smaller views in the first of them
+  timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" --epochs "$2" --small-size 24 \
+    --out "$SCRATCH/pretrained-$1" 2>&1 | tee "$OUT/pretrain-$1.log"
   cp "$SCRATCH/pretrained-$1"/{pretraining.json,weights-*} "$OUT/"
 }
 
-train() { # DATASET SETTING@SIZE,...
+train() { # DATASET EPOCHS SETTING@SIZE,...
   timeout 570 python3 benchmarks/self_training.py run --dataset "$1" --pretrained "$SCRATCH/pretrained-$1" \
-    --every 20 --out "$OUT/records" ${2//,/ } 2>&1 | tee "$OUT/train-$1.log"
+    --epochs "$2" --every 20 --out "$OUT/records" ${3//,/ } 2>&1 | tee "$OUT/train-$1.log"
 }
 
 status=0
