@@ -7,6 +7,7 @@ from bagwise.report.figures import (
     draw_accuracy_by_bag_size,
     draw_learning_curves,
     inline_svg,
+    percent_axis,
     save_figure,
 )
 from bagwise.report.summary import summarise
@@ -64,3 +65,10 @@ def test_inline_svg_takes_the_colour_of_the_page():
     opening = svg[: svg.index(">")]
     assert "viewBox" in opening
     assert " width=" not in opening
+
+
+def test_an_axis_of_percents_starts_at_zero_unless_all_is_far_above_it():
+    assert percent_axis()["ylim"] == percent_axis(0.49)["ylim"] == (0, 102)
+    axis = percent_axis(0.764)
+    assert axis["ylim"][0] == axis["yticks"][0] == 70
+    assert max(axis["yticks"]) == 100 < axis["ylim"][1]

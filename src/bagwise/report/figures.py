@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,6 @@ _MARKS = {
 _INK = "#24272b"
 _GRID = "#8b9098"
 _DOTS_PER_INCH = 200
-PERCENT_AXIS = {"ylim": (0, 102), "yticks": range(0, 101, 20)}  # with room for a marker at 100
-
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
@@ -72,7 +71,7 @@ def draw_learning_curves(summary: Summary, losses: tuple[str, ...] = ("kl", "rot
             panel.set_title(f"{summary.title}, {LOSS_LABELS[loss]} loss", loc="left", fontweight="bold")
             panel.set_xlabel("epoch")
             mark_chance(panel, summary.chance, label=panel is panels[-1])
-        panels[0].set(ylabel="test accuracy (%)", xlim=(0, None), **PERCENT_AXIS)
+        panels[0].set(ylabel="test accuracy (%)", xlim=(0, None), **percent_axis())
         drawn = [size for size in summary.bag_sizes if any(size in summary.curves.get(loss, {}) for loss in losses)]
         lines = [Line2D([], [], color=colours[size], linewidth=2.6) for size in drawn]
         figure.legend(lines, map(str, drawn), loc="outside right center", title="bag size", handlelength=1.2)
@@ -95,7 +94,7 @@ def draw_accuracy_by_bag_size(summary: Summary) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_xticks(summary.bag_sizes, [str(size) for size in summary.bag_sizes])
         axes.minorticks_off()
-        axes.set(xlabel="bag size", ylabel="final test accuracy (%)", **PERCENT_AXIS)
+        axes.set(xlabel="bag size", ylabel="final test accuracy (%)", **percent_axis())
         axes.set_title(f"{summary.title}: accuracy on instances, learned from bags", loc="left", fontweight="bold")
         mark_chance(axes, summary.chance, label=True)
         axes.legend(loc="lower left", bbox_to_anchor=(0, summary.chance), handlelength=2.6)
@@ -135,6 +134,12 @@ def _bag_size_colours(bag_sizes: tuple[int, ...]) -> dict[int, tuple[float, floa
     shades = matplotlib.colormaps["plasma"]
     step = 0.72 / max(len(bag_sizes) - 1, 1)
     return {size: shades(0.1 + step * position) for position, size in enumerate(bag_sizes)}
+
+
+def percent_axis(least: float = 0.0) -> dict[str, Any]:
+    """Return limits and ticks for shares of at least `least`, from 0 unless all of them are large."""
+    start, step = (0, 20) if least < 0.5 else (10 * math.floor(10 * least), 5)
+    return {"ylim": (start, 100 + step / 10), "yticks": range(start, 101, step)}  # with room for a marker at 100
 
 
 def mark_chance(axes: Axes, chance: float, *, label: bool) -> None:

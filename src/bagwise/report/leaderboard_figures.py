@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bagwise.experiments.leaderboard.contenders import CONTENDERS
-from bagwise.report.figures import PERCENT_AXIS, STYLE, mark_chance
+from bagwise.report.figures import STYLE, mark_chance, percent_axis
 from bagwise.report.leaderboard_summary import Leaderboard, Setting
 from bagwise.report.leaderboard_words import best_published, label
 
@@ -50,7 +50,8 @@ def draw_accuracy_by_bag_size(board: Leaderboard) -> Figure:
             panel.set_title(f"{board.title}, {kind} bags", loc="left", fontweight="bold")
             panel.set_xlabel("bag size")
             mark_chance(panel, board.chance, label=panel is panels[-1])
-        panels[0].set(ylabel="final test accuracy (%)", **PERCENT_AXIS)
+        least = min(score.accuracy.mean for scores in board.scores.values() for score in scores.values())
+        panels[0].set(ylabel="final test accuracy (%)", **percent_axis(min(least, board.chance)))
         _add_legend(figure, board, published=bool(board.published))
     return figure
 
@@ -75,7 +76,9 @@ def draw_accuracy_by_seconds(board: Leaderboard) -> Figure:
             if place % columns == 0:
                 panels[place].set_ylabel("test accuracy (%)")
         longest = max(score.seconds for scores in board.scores.values() for score in scores.values())
-        panels[0].set(xlim=(0, 1.04 * longest), **PERCENT_AXIS)  # with room for the last marker
+        points = (path for scores in board.scores.values() for score in scores.values() for path in score.path)
+        least = min((accuracy for _, accuracy in points), default=0.0)
+        panels[0].set(xlim=(0, 1.04 * longest), **percent_axis(min(least, board.chance)))  # with room for a marker
         _add_legend(figure, board, published=False)
     return figure
 
