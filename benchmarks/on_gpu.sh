@@ -5,6 +5,7 @@
 #   bash benchmarks/on_gpu.sh unpack                 # decode the shards of data sets that lie in carry/
 #   bash benchmarks/on_gpu.sh sweep:cifar10:500      # the paper's grid for 500 seconds, two cells at a time
 #   bash benchmarks/on_gpu.sh pretrain:cifar10:240   # features without proportions, 240 epochs
+#   bash benchmarks/on_gpu.sh cost                   # what an epoch of self-training takes, whatever the bag size
 #   bash benchmarks/on_gpu.sh train:cifar10:240:plain@1024,plain@128   # self-training from them, 240 epochs each
 #
 # Every part has a time limit of its own, since a kernel that hangs would cost all the rest, and leaves what it made
@@ -63,10 +64,20 @@ sweep() { # DATASET SECONDS [OPTION...]: two processes take turns at the GPU, an
   tar -czf "$OUT/sweep-$set.tgz" --exclude='*.png' --exclude='*.svg' --exclude='*.html' "results/$set"
 }
 
-pretrain() { # DATASET EPOCHS; smaller views in the first of them
+precost() { # of an epoch of self-training, against the bag size
+  timeout 200 python3 benchmarks/self_training.py epoch-cost --record "$OUT/self_training_epoch.json" \
+    2>&1 | tee "$OUT/epoch-cost.log"
+}
+
+train() { # DATASET EPOCHS; smaller views in the first of them
   timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" --epochs "$2" --small-size 24 \
     --out "$SCRATCH/pretrained-$1" 2>&1 | tee "$OUT/pretrain-$1.log"
   cp "$SCRATCH/pretrained-$1"/{pretraining.json,weights-*} "$OUT/"
+}
+
+cost() { # of an epoch of self-training, against the bag size
+  timeout 200 python3 benchmarks/self_training.py epoch-cost --record "$OUT/self_training_epoch.json" \
+    2>&1 | tee "$OUT/epoch-cost.log"
 }
 
 train() { # DATASET EPOCHS SETTING@SIZE,...

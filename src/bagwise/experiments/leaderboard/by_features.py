@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from bagwise.bags.crops import RandomCrops
 from bagwise.experiments.leaderboard.budget import FORWARD, split_budget
 from bagwise.experiments.leaderboard.by_method import ByMethod
 from bagwise.experiments.leaderboard.contest import Attempt, Task
@@ -79,13 +80,14 @@ class BySelfTraining:
 
     def run(self, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
         """Run the stages one after the other."""
-        run = self._improve_kl if task.views.contrastive is None else self._from_pretrained
-        return run(task, work, limit, announce)
+        if task.views.contrastive is None:
+            return self._improve_kl(task, work, limit, announce)
+        return self._from_pretrained(task.views.contrastive, task, work, limit, announce)
 
-    def _from_pretrained(self, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
-        assert task.views.contrastive is not None
-        budget = self.first_share * task.budget
-        pretrained = pretrain_within(budget, task.views.contrastive, task, work, limit, announce)
+    def _from_pretrained(
+        self, views: RandomCrops, task: Task, work: Path, limit: TimeLimit, announce: Announce
+    ) -> Attempt:
+        pretrained = pretrain_within(self.first_share * task.budget, views, task, work, limit, announce)
         announce("probe", 0)
         started = time.perf_counter()
         start = probabilities_by_probe(pretrained.network, task.bags, task.normalised, task.recipe.seed)
@@ -122,7 +124,7 @@ class BySelfTraining:
             replace(task, bags=training, budget=self.first_share * task.budget), work, limit, announce
         )
         by_kl = first.outcome
-        spent = first.passes + 3 * FORWARD  # predictions to start from, and those of the two networks to be compared
+        spent = first.passes + 2 * FORWARD  # what both networks predict, to start from and to compare
         recipe, passes = _self_training_for(task.budget - spent, by_kl.recipe, task)
         limit.check(passes)
         announce("self-training", passes)
