@@ -9,11 +9,13 @@ writes them. Three draws of uniform bags for each size; the settings are the def
 the training images make the bags; those of the test images score, and nothing else. Seconds are those of the whole fit
 on one thread, neighbours and choice included.
 
-    python benchmarks/probe.py --million        # seconds and memory of a million random rows, in bags of 1,000
+    python benchmarks/probe.py --random 50000 512        # seconds and memory of random rows, in bags of 1,000
+    python benchmarks/probe.py --random 1000000 64
 """
 
 import argparse
 import json
+import os
 import resource
 import time
 from dataclasses import asdict, dataclass
@@ -90,22 +92,31 @@ def summary(title, rows):
     console.print(table)
 
 
-def measure_million(width):
+def measure_random(rows, width):
+    """Ten clouds of rows, in bags of 1,000, by as many threads as there are cores."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    rows -= rows % 1000
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(10, width, generator=generator)
-    labels = torch.randint(10, (1_000_000,), generator=generator)
-    features = torch.randn(1_000_000, width, generator=generator).add_(centres[labels])
-    layout = BagLayout.from_sizes([1000] * 1000)
-    proportions = torch.zeros(1000, 10).index_add_(0, layout.bag_index, torch.eye(10)[labels]) / 1000
+    labels = torch.randint(10, (rows,), generator=generator)
+    features = torch.randn(rows, width, generator=generator).add_(centres[labels])
+    layout = BagLayout.from_sizes([1000] * (rows // 1000))
+    proportions = torch.zeros(rows // 1000, 10).index_add_(0, layout.bag_index, torch.eye(10)[labels]) / 1000
     started = time.perf_counter()
     fit = fit_probe(features, layout, proportions)
     seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     console.print(
-        f"a million rows of {width}: {seconds:.0f} s, at most {peak:.1f} GB of memory with the features, "
+        f"{rows:,} rows of {width}: {seconds:.0f} s, at most {peak:.1f} GB of memory with the features, "
         f"accuracy {float(accuracy(fit.logits, labels)):.1%}"
     )
-    return {"width": width, "seconds": round(seconds, 1), "peak_gigabytes": round(peak, 2)}
+    return {
+        "rows": rows,
+        "width": width,
+        "threads": torch.get_num_threads(),
+        "seconds": round(seconds, 1),
+        "peak_gigabytes": round(peak, 2),
+    }
 
 
 def main():
@@ -115,13 +126,14 @@ def main():
     parser.add_argument("--features", type=Path, help="folder with features of its images; else its pixels")
     parser.add_argument("--sizes", type=int, nargs="+", default=BAG_SIZES, help="of the bags")
     parser.add_argument("--draws", type=int, default=3, help="of bags, for each size")
-    parser.add_argument("--million", type=int, nargs="?", const=64, metavar="WIDTH", help="only time a million rows")
+    parser.add_argument("--random", type=int, nargs=2, metavar=("ROWS", "WIDTH"), help="only time random rows")
     parser.add_argument("--record", type=Path, help="also write the measurements to this JSON file, beside others")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a second thread mostly waits, and slows the first where the machine is shared
     provenance = collect_provenance()
-    if arguments.million:
-        name, measured = "million", measure_million(arguments.million)
+    if arguments.random:
+        rows, width = arguments.random
+        name, measured = f"{rows:,} random rows of {width}", measure_random(rows, width)
     else:
         dataset = load_dataset(arguments.dataset, arguments.data)
         if arguments.features is None:
