@@ -1,5 +1,6 @@
 """Settings for the whole suite."""
 
+import os
 import signal
 
 import pytest
@@ -9,6 +10,11 @@ from hypothesis import settings
 settings.register_profile("bagwise", deadline=None, derandomize=True, database=None)
 settings.load_profile("bagwise")
 torch.set_num_threads(1)  # the suite runs in parallel processes; tests are small
+
+# Without a GPU the kernels run in Triton's interpreter, which has to be asked for before anybody imports Triton, and
+# parts of torch do that.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_collection_modifyitems(items):
