@@ -64,12 +64,7 @@ sweep() { # DATASET SECONDS [OPTION...]: two processes take turns at the GPU, an
   tar -czf "$OUT/sweep-$set.tgz" --exclude='*.png' --exclude='*.svg' --exclude='*.html' "results/$set"
 }
 
-precost() { # of an epoch of self-training, against the bag size
-  timeout 200 python3 benchmarks/self_training.py epoch-cost --record "$OUT/self_training_epoch.json" \
-    2>&1 | tee "$OUT/epoch-cost.log"
-}
-
-train() { # DATASET EPOCHS; smaller views in the first of them
+pretrain() { # DATASET EPOCHS; smaller views in the first of them
   timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" --epochs "$2" --small-size 24 \
     --out "$SCRATCH/pretrained-$1" 2>&1 | tee "$OUT/pretrain-$1.log"
   cp "$SCRATCH/pretrained-$1"/{pretraining.json,weights-*} "$OUT/"
