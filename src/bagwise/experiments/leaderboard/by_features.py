@@ -139,7 +139,10 @@ class BySelfTraining:
             accelerator=task.accelerator,
             progress=False,
         )
-        limit.note(passes, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        limit.note(passes, seconds)
+        # the probe and the comparison count, too
+        result.history[-1]["seconds"] += seconds - sum(entry["seconds"] for entry in result.history)
         result.history[-1]["evaluation"] = task.evaluator()(result.network)
         history, seconds = _joined(by_kl.selection, by_kl.history, result.history)
         kept = f"labels of the {result.start} improve it" if result.improved else "KL is kept"
