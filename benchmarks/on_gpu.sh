@@ -35,8 +35,8 @@ tests() { # eight at a time: they wait for compilers on the host, not for the GP
   return $failed
 }
 
-speed() {
-  timeout 300 python3 benchmarks/gpu.py --record "$OUT/gpu.json" 2>&1 | tee "$OUT/gpu.log"
+speed() { # carry/peers may hold OTT-JAX and POT, as `pip install --target` leaves them
+  PYTHONPATH=src:carry/peers timeout 300 python3 benchmarks/gpu.py --record "$OUT/gpu.json" 2>&1 | tee "$OUT/gpu.log"
 }
 
 unpack() { # official layouts, from the shards that have arrived so far
