@@ -9,8 +9,8 @@
 #   bash benchmarks/on_gpu.sh train:cifar10:240:plain@1024,plain@128   # self-training from them, 240 epochs each
 #
 # Every part has a time limit of its own, since a kernel that hangs would cost all the rest, and leaves what it made
-# under OUT (default: on_gpu/): logs, and archives that unpack in the root of the repository. Sweeps continue where they
-# stopped if what they left was unpacked. COMMIT names the commit where there is no git.
+# under OUT (default: on_gpu/): logs, and archives that unpack in the root of the repository. A sweep continues where it
+# stopped: on the same machine at once, elsewhere when what it left was unpacked. COMMIT names the commit where there is no git.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 OUT=${OUT:-on_gpu}
@@ -52,8 +52,10 @@ unpack() { # official layouts, from the shards that have arrived so far
 }
 
 sweep() { # DATASET SECONDS [OPTION...]: two processes take turns at the GPU, and pass over each other's cells
-  local set=$1 seconds=$2
+  local set=$1 seconds=$2 kept="$SCRATCH/results/$1"
   shift 2
+  mkdir -p "$kept" "results/$set"
+  cp -rn "$kept/." "results/$set/" # an earlier call's, which the next copy of the tree may have swept away
   nvidia-cuda-mps-control -d 2> /dev/null
   for number in 1 2; do
     timeout $((seconds + 60)) python3 -m bagwise reproduce "$set" --max-seconds "$seconds" "$@" \
@@ -61,6 +63,7 @@ sweep() { # DATASET SECONDS [OPTION...]: two processes take turns at the GPU, an
   done
   wait
   echo quit | nvidia-cuda-mps-control 2> /dev/null
+  cp -r "results/$set/." "$kept/"
   tail -n 30 "$OUT/sweep-$set"-*.log
   tar -czf "$OUT/sweep-$set.tgz" --exclude='*.png' --exclude='*.svg' --exclude='*.html' "results/$set"
 }

@@ -10,6 +10,7 @@ from bagwise import functional as BF
 from bagwise.bags import BagLayout
 from bagwise.functional.inputs import prepare
 from bagwise.functional.rot import solve_rot
+from cuda_waits import waits_are
 
 pytestmark = pytest.mark.cuda
 
@@ -213,18 +214,14 @@ def test_half_precision(name, dtype):
     torch.testing.assert_close(logits.grad, wide.grad.to(dtype), rtol=0.02, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # a prototype feature, it says
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_step_never_waits_for_the_gpu(name):
     for sizes in ([16] * 8, [9, 3000, 2]):
         logits, layout, proportions = problem(sizes, 10)
         logits.requires_grad_()
         LOSSES[name](logits, layout, proportions).backward()  # compile
-        try:
-            torch.cuda.set_sync_debug_mode("error")
+        with waits_are("error"):
             LOSSES[name](logits, layout, proportions).backward()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -295,9 +292,6 @@ def test_exact_assignments_wait_for_sweeps_and_not_for_bags(how):
     BF.apportion(logits, layout, proportions, how=how)  # builds what the layout keeps
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        try:
-            torch.cuda.set_sync_debug_mode("warn")
+        with waits_are("warn"):
             BF.apportion(logits, layout, proportions, how=how)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
     assert 0 < sum("synchronizing" in str(warning.message) for warning in caught) < 1000

@@ -10,6 +10,7 @@ from bagwise.training import Evaluator, Recipe, train
 from bagwise.training.devices import launch_fabric
 from bagwise.training.loop import _backward
 from bagwise.training.state import TrainingState
+from cuda_waits import waits_are
 
 pytestmark = pytest.mark.cuda
 
@@ -55,13 +56,11 @@ def test_a_step_never_waits_for_the_gpu(name, fields):
 
     run(0)  # layouts and constants are built, kernels are loaded
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits_are("error"):
         run(1)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch.compile itself
 @pytest.mark.parametrize(
     ("method", "fields"),
     [
