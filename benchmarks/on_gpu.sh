@@ -2,6 +2,7 @@
 # What needs a GPU, in parts, on a machine that may be bare (no git, nothing can be installed, no data):
 #
 #   bash benchmarks/on_gpu.sh tests speed            # the CUDA tests, eight processes; then the times of all losses
+#   bash benchmarks/on_gpu.sh tiles                  # which tiles serve ragged bags best
 #   bash benchmarks/on_gpu.sh unpack                 # decode the shards of data sets that lie in carry/
 #   bash benchmarks/on_gpu.sh sweep:cifar10:500      # the paper's grid for 500 seconds, two cells at a time
 #   bash benchmarks/on_gpu.sh pretrain:cifar10:240   # features without proportions, 240 epochs
@@ -37,6 +38,10 @@ tests() { # eight at a time: they wait for compilers on the host, not for the GP
 
 speed() { # carry/peers may hold OTT-JAX and POT, as `pip install --target` leaves them
   PYTHONPATH=src:carry/peers timeout 300 python3 benchmarks/gpu.py --record "$OUT/gpu.json" 2>&1 | tee "$OUT/gpu.log"
+}
+
+tiles() { # other constants for ragged bags
+  timeout 200 python3 benchmarks/gpu_tiles.py 2>&1 | tee "$OUT/gpu-tiles.log"
 }
 
 unpack() { # official layouts, from the shards that have arrived so far
