@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    train from label proportions on embedded data; writes demo/report.html"
+	@echo "make demo    train from label proportions on embedded data; writes demo/digits/demo/report.html"
 	@echo "make test    run the tests"
 	@echo "make check   lint, formatting, types, import layers"
 	@echo "make format  rewrite the code in the project's style"

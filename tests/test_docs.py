@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ def test_links_lead_somewhere(page):
     assert links, "a page links back to the index, and the index to all pages"
     for link in links:
         assert (DOCS / link).exists(), link
+
+
+def test_the_readme_draws_the_layers_that_are_enforced():
+    contract = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    inside = (
+        (DOCS.parent / "README.md").read_text(encoding="utf-8").partition("## Inside\n```\n")[2].partition("```")[0]
+    )
+    drawn = [re.match(r"\w+(?:  \w+)*", line)[0].split() for line in inside.splitlines()]
+    assert drawn == [layer.split(" : ") for layer in contract["layers"]]
 
 
 def test_index_links_every_page_and_example():

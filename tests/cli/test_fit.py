@@ -93,10 +93,11 @@ def test_an_estimate_of_accuracy_where_there_are_bags_enough(place):
     accuracy = fit_to_json(line)["accuracy"]
     assert accuracy["num_bags"] == 24
     assert 0 <= accuracy["low"] <= accuracy["accuracy"] <= accuracy["high"] <= 1
+    assert fit_to_json(f"{line} --overwrite --report")["accuracy"] == accuracy  # the page shows the very same
 
 
 def test_a_large_parquet_file_is_described_by_some_of_its_bags(place, monkeypatch):
-    monkeypatch.setattr(fitting, "_MOST_ROWS_TO_DESCRIBE", 100)
+    monkeypatch.setattr(fitting, "MOST_ROWS", 100)
     monkeypatch.setattr(fitting, "_ROWS_PER_SLICE", 50)
     done = run(f"{FIT.replace('people.csv', 'people.parquet')} --report")
     assert done.exit_code == 0, done.output

@@ -14,9 +14,9 @@ from bagwise.commands.outputs import staged_model_folder
 from bagwise.commands.training_data import TrainingData, TrainingFiles, read_training_data
 from bagwise.commands.understanding import Understanding, understand
 from bagwise.estimator import ProportionClassifier
-from bagwise.model_selection import AccuracyEstimate, estimate_accuracy
+from bagwise.model_selection import AccuracyEstimate
 from bagwise.report.model import write_model_report
-from bagwise.report.model_words import FEWEST_HELD_OUT_BAGS
+from bagwise.report.model_bags import MOST_ROWS, describe_rows, held_out_accuracy
 from bagwise.tables.slices import FrameInMemory
 
 if TYPE_CHECKING:
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 REPORT_FILE = "report.html"
 
-# A report of a sample of bags with as many rows tells the same story as one of all.
-_MOST_ROWS_TO_DESCRIBE = 1_000_000
 _ROWS_PER_SLICE = 100_000
-# The estimate of accuracy hardly gains from more, and its bootstrap would take a gigabyte of memory.
-_MOST_BAGS_TO_ESTIMATE_FROM = 5000
 
 
 @dataclass(frozen=True)
@@ -100,9 +96,11 @@ def fit_files(
             classifier.fit_parquet(data.rows.path, bags=files.bag, proportions=data.matched.table, columns=data.inputs)
             frame = _some_bags(data, files.bag)
         classifier.save(folder)
-        accuracy = _estimated_accuracy(classifier, frame, files.bag)
+        described = classifier, frame, files.bag, data.matched.table
         if report:
-            write_model_report(folder / REPORT_FILE, classifier, frame, files.bag, data.matched.table, title=out.name)
+            accuracy = write_model_report(folder / REPORT_FILE, *described, title=out.name)
+        else:
+            accuracy = held_out_accuracy(describe_rows(*described))
     best = classifier.history_[classifier.best_epoch_ - 1]
     return Fitted(
         model=str(out),
@@ -126,22 +124,7 @@ def _some_bags(data: TrainingData, bag: str) -> pl.DataFrame:
 
     matched = data.matched
     order = np.random.default_rng(0).permutation(len(matched.bags))
-    num_chosen = np.searchsorted(np.cumsum(matched.sizes[order]), _MOST_ROWS_TO_DESCRIBE, side="right")
+    num_chosen = np.searchsorted(np.cumsum(matched.sizes[order]), MOST_ROWS, side="right")
     chosen = {matched.bags[number] for number in order[: max(2, num_chosen)]}
     slices = data.rows.slices(_ROWS_PER_SLICE, [bag, *data.inputs])
     return pl.concat(frame.filter([name in chosen for name in frame[bag].to_list()]) for frame in slices)
-
-
-def _estimated_accuracy(classifier: ProportionClassifier, frame: pl.DataFrame, bag: str) -> AccuracyEstimate | None:
-    """Estimate from the bags that were held out of the training; None where they are too few."""
-    report = classifier.bag_report_
-    number_of = {name: number for number, name in enumerate(report["bag"])}
-    index = np.array([number_of[name] for name in frame[bag].to_list()])
-    held_out = np.intersect1d(index, np.flatnonzero(report["held_out"]))
-    if len(held_out) < FEWEST_HELD_OUT_BAGS:
-        return None
-    if len(held_out) > _MOST_BAGS_TO_ESTIMATE_FROM:
-        held_out = np.random.default_rng(0).choice(held_out, _MOST_BAGS_TO_ESTIMATE_FROM, replace=False)
-    used = np.flatnonzero(np.isin(index, held_out))
-    known = np.stack([report[f"known {label}"] for label in classifier.classes_], axis=1)
-    return estimate_accuracy(known, classifier.predict_proba(frame.drop(bag)[used]), index[used])

@@ -17,11 +17,16 @@ from bagwise.model_selection import (
     AccuracyEstimate,
     Importance,
     SearchResult,
-    estimate_accuracy,
     permutation_importance,
 )
 from bagwise.report import model_words as words
-from bagwise.report.model_bags import BagComparison, DescribedRows, describe_rows
+from bagwise.report.model_bags import (
+    FEWEST_HELD_OUT_BAGS,
+    BagComparison,
+    DescribedRows,
+    describe_rows,
+    held_out_accuracy,
+)
 from bagwise.report.model_charts import calibration_chart, confidence_histogram, learning_curve
 from bagwise.report.model_statistics import calibration, class_balance, confidence, fit_to_bags
 from bagwise.report.rendering import read_script, write_html
@@ -51,8 +56,10 @@ def write_model_report(
     accuracy: AccuracyEstimate | None = None,
     search: SearchResult | None = None,
     title: str = "A classifier learned from proportions",
-) -> None:
+) -> AccuracyEstimate | None:
     """Write a page (HTML, one file, no network needed) about a fitted model and the bags it was fitted on.
+
+    Returns the estimate of the accuracy that it shows; None where the held-out bags are too few for one.
 
     Args:
         path: of the page.
@@ -78,11 +85,10 @@ def write_model_report(
     is_known = ~np.isnan(described.shares[:, 0])
     classes = class_balance(compared, described.probabilities[is_known[described.bag_index]], labels)
     # charts and importances are about held-out bags where they are enough to say something, else about all
-    is_fair = held_out is not None and held_out.num_bags >= words.FEWEST_HELD_OUT_BAGS
+    is_fair = held_out is not None and held_out.num_bags >= FEWEST_HELD_OUT_BAGS
     judged = compared.part(held_out=True) if is_fair else compared
     rows = described.held_out[described.bag_index] if is_fair else np.ones(len(described.bag_index), dtype=bool)
-    own_accuracy = None if accuracy is not None else _estimate_accuracy(described)
-    shown_accuracy = accuracy or own_accuracy
+    shown_accuracy = held_out_accuracy(described) if accuracy is None else accuracy
     bins = calibration(judged)
     sureness = confidence(described.probabilities[rows])
     warnings = [
@@ -138,16 +144,7 @@ def write_model_report(
         "signed": words.signed,
     }
     write_html(Path(path), "model.html", values)
-
-
-def _estimate_accuracy(described: DescribedRows) -> AccuracyEstimate | None:
-    """Estimate from the held-out bags; None where they are too few."""
-    usable = described.held_out & ~np.isnan(described.shares[:, 0])
-    if usable.sum() < words.FEWEST_HELD_OUT_BAGS:
-        return None
-    rows = usable[described.bag_index]
-    shares = np.where(usable[:, None], described.shares, np.nan)
-    return estimate_accuracy(shares, described.probabilities[rows], described.bag_index[rows])
+    return shown_accuracy
 
 
 def _importance(classifier: ProportionClassifier, described: DescribedRows, rows: np.ndarray) -> Importance | None:

@@ -15,10 +15,13 @@ from bagwise.bags.data import number_bags
 from bagwise.bags.validation import check_choice, check_one_per_instance
 from bagwise.estimator import ProportionClassifier
 from bagwise.estimator.targets import known_shares
+from bagwise.model_selection import AccuracyEstimate, estimate_accuracy
 from bagwise.model_selection.evidence import BagEvidence
 
 # Beyond this a sample of bags tells the same story, and a page should not take minutes to make.
 MOST_ROWS = 1_000_000
+# With fewer held-out bags than this, what they say is mostly luck.
+FEWEST_HELD_OUT_BAGS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +78,16 @@ def describe_rows(
     return DescribedRows(
         X, bag_index, names, shares, held_out, classifier.predict_proba(X), int(fitted_on.sum()), len(fitted_on)
     )
+
+
+def held_out_accuracy(described: DescribedRows) -> AccuracyEstimate | None:
+    """Estimate the accuracy on instances from the held-out bags; None where they are too few."""
+    usable = described.held_out & ~np.isnan(described.shares[:, 0])
+    if usable.sum() < FEWEST_HELD_OUT_BAGS:
+        return None
+    rows = usable[described.bag_index]
+    shares = np.where(usable[:, None], described.shares, np.nan)
+    return estimate_accuracy(shares, described.probabilities[rows], described.bag_index[rows])
 
 
 def _without_bag_column(X: Any, bags: Any) -> tuple[Any, Any]:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 from bagwise.fitting import FEWEST_BAGS_TO_HOLD_OUT_FROM
 from bagwise.model_selection import AccuracyEstimate
+from bagwise.report.model_bags import FEWEST_HELD_OUT_BAGS
 from bagwise.report.model_statistics import ClassShare, Fit
-
-# With fewer held-out bags than this, what they say is mostly luck.
-FEWEST_HELD_OUT_BAGS = 20
 
 
 def headline(num_rows: int, num_bags: int, num_classes: int, held_out: Fit | None, trained_on: Fit | None) -> str:
