@@ -10,9 +10,7 @@ not hold. The default, "auto", tells by the spread of the proportions: "residual
 """
 
 import argparse
-import csv
 import json
-import lzma
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,15 +22,13 @@ from rich.table import Table
 
 from bagwise.estimator import ProportionClassifier
 from bagwise.experiments.datasets import load_dataset
+from bagwise.experiments.datasets.adult import COLUMNS, NUMBERS, read_people
 from bagwise.experiments.provenance import collect_provenance
 from bagwise.model_selection import WholeBags, cross_validate, identifiability_warnings
 
 BAG_SIZES = (8, 32, 128)
 LIMIT = 0.03
 EPOCHS = {"digits": 150, "adult": 20, "fashion-mnist": 8}
-ADULT_NUMBERS = (0, 2, 4, 10, 11, 12)
-ADULT_CATEGORIES = (1, 5, 6, 7, 8, 9, 13)  # 3 is education once more, as text
-ADULT_OCCUPATION, ADULT_EDUCATION, ADULT_LABEL = 6, 3, 14
 console = Console(width=140)
 
 
@@ -63,14 +59,13 @@ def images(name, folder):
 
 def adult(folder):
     """The training part: features, labels, and occupation x education as a real column of bags."""
-    path = next(path for path in (folder / "adult.data", folder / "adult.data.xz") if path.exists())
-    with (lzma.open if path.suffix == ".xz" else open)(path, "rt") as file:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(file) if len(row) == 15]
-    cells = np.array(rows)
-    numbers = cells[:, ADULT_NUMBERS].astype(np.float64)
-    one_hot = [cells[:, [place]] == np.unique(cells[:, place]) for place in ADULT_CATEGORIES]
-    groups = np.char.add(np.char.add(cells[:, ADULT_OCCUPATION], " x "), cells[:, ADULT_EDUCATION])
-    return np.concatenate([numbers, *one_hot], axis=1), (cells[:, ADULT_LABEL] == ">50K").astype(np.int64), groups
+    people = read_people(folder, "data")
+    cells = {name: np.array([person[name] for person in people]) for name in COLUMNS}
+    numbers = np.stack([cells[name].astype(np.float64) for name in NUMBERS], axis=1)
+    categories = [name for name in COLUMNS[:-1] if name not in (*NUMBERS, "education")]  # that is a number, too
+    one_hot = [cells[name][:, None] == np.unique(cells[name]) for name in categories]
+    groups = np.char.add(np.char.add(cells["occupation"], " x "), cells["education"])
+    return np.concatenate([numbers, *one_hot], axis=1), (cells["income"] == ">50K").astype(np.int64), groups
 
 
 def random_bags(num_instances, size, seed):

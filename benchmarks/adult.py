@@ -20,9 +20,7 @@ clearly worse on held-out bags (`bagwise.fitting`; checked on the development te
 """
 
 import argparse
-import csv
 import json
-import lzma
 import time
 import warnings
 from dataclasses import asdict, dataclass
@@ -36,15 +34,11 @@ from rich.table import Table
 from sklearn.metrics import roc_auc_score
 
 from bagwise import BagWarning, ProportionClassifier
+from bagwise.experiments.datasets.adult import COLUMNS, NUMBERS, read_people
 from bagwise.experiments.provenance import collect_provenance
 
 BAG_SIZE = 64
 TARGET = 0.01  # how far bags of 64 may be behind labels
-COLUMNS = (
-    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
-    *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income"),
-)
-NUMBERS = {"age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week"}
 NETWORKS = {"mlp": {}, "linear": {"learning_rate": 0.01, "weight_decay": 3e-4}}  # beside the defaults of the estimator
 console = Console(width=140)
 
@@ -67,10 +61,8 @@ class Row:
 
 def read_adult(folder, part):
     """Return the columns of a split as a table, missing where the file says "?", and who earns more than 50,000."""
-    path = next(path for path in (folder / f"adult.{part}", folder / f"adult.{part}.xz") if path.exists())
-    with (lzma.open if path.suffix == ".xz" else open)(path, "rt") as file:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(file) if len(row) == len(COLUMNS)]
-    cells = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
+    people = read_people(folder, part)
+    cells = {name: [person[name] for person in people] for name in COLUMNS}
     earns_more = np.array([income.startswith(">50K") for income in cells.pop("income")])
     columns = {
         name: pa.array(values).cast(pa.float64())

@@ -19,7 +19,6 @@ COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
     *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income"),
 )
-CLASS_NAMES = ("<=50K", ">50K")
 _ADDRESS = "https://archive.ics.uci.edu/dataset/2/adult"
 
 Split = tuple[np.ndarray, np.ndarray]
@@ -33,8 +32,7 @@ def load_adult(folder: str | os.PathLike[str] | None) -> tuple[Split, Split]:
     Args:
         folder: holds `adult.data` and `adult.test`, as they are or as `.xz`; else that of BAGWISE_DATA, else the cache.
     """
-    place = data_folder(folder)
-    train, test = (_read(place, f"adult.{part}") for part in ("data", "test"))
+    train, test = (read_people(folder, part) for part in ("data", "test"))
     encoded: list[list[np.ndarray]] = [[], []]
     numbers = [np.array([[float(row[name]) for name in NUMBERS] for row in rows]) for rows in (train, test)]
     fitted = fit_numbers(NUMBERS, numbers[0])
@@ -52,16 +50,20 @@ def load_adult(folder: str | os.PathLike[str] | None) -> tuple[Split, Split]:
     return (inputs[0], labels[0]), (inputs[1], labels[1])
 
 
-def _read(folder: Path, name: str) -> list[dict[str, str]]:
-    """Return the rows of a file; what has another number of cells (the first line of the test file) is no row."""
+def read_people(folder: str | os.PathLike[str] | None, part: str) -> list[dict[str, str]]:
+    """Return the people of `part`, "data" (to train) or "test", as the file has them: cells by the name of the column.
+
+    What has another number of cells (the first line of the test file) is no person.
+    """
+    place, name = data_folder(folder), f"adult.{part}"
     rows = [
         dict(zip(COLUMNS, map(str.strip, cells), strict=True))
-        for cells in csv.reader(_lines(folder, name))
+        for cells in csv.reader(_lines(place, name))
         if len(cells) == len(COLUMNS)
     ]
     if not rows:
         raise ValueError(
-            f"{folder / name}: no line has the {len(COLUMNS)} cells of the Adult census. Download it again: {_ADDRESS}"
+            f"{place / name}: no line has the {len(COLUMNS)} cells of the Adult census. Download it again: {_ADDRESS}"
         )
     return rows
 
