@@ -79,7 +79,7 @@ def test_time_that_is_up_is_no_error(tmp_path):
         (["digits", "--bag-sizes", "1,two"], "--bag-sizes must be whole numbers"),
         (["digits", "--shard", "9/8"], "2/8"),
         (["digits", "--max-seconds", "9", "--jobs", "2"], "drop --ray and --jobs"),
-        (["digits", "--bag-sizes", "2000", "--jobs", "1"], "bag_size must not exceed"),
+        (["digits", "--bag-sizes", "2000", "--jobs", "1"], "training instances of digits, 1442, but got 2000"),
         (["adult", "--data", "."], "there is no adult.data"),
         (["cifar10", "--report-only"], "Run the benchmark first"),
     ],
@@ -100,6 +100,13 @@ def test_a_damaged_record_is_found_before_the_work_starts(tmp_path, monkeypatch)
     done = run(*SWEEP, "--out", tmp_path)
     assert done.exit_code == 2
     assert "rot-uniform-1-seed0.json is not a valid record" in done.stderr
+
+
+def test_a_bag_size_that_cannot_be_filled_is_found_before_the_work_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "run_benchmark_cell", lambda *_, **__: pytest.fail("it must not come to this"))
+    done = run("benchmark", "digits", "--preset", "tiny", "--bag-sizes", "64,5000", "--jobs", 1, "--out", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert "training instances of digits, 1442, but got 5000: no bag fits" in done.stderr
 
 
 def test_interruption_says_how_to_go_on(tmp_path, monkeypatch):

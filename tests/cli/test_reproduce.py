@@ -78,7 +78,10 @@ def test_time_that_is_up_is_no_error(tmp_path):
         (["reproduce", "digits", "--bag-sizes", "0"], "bag_sizes"),
         (["reproduce", "digits", "--shard", "9/8"], "2/8"),
         (["reproduce", "digits", "--max-seconds", "9", "--jobs", "2"], "drop --ray and --jobs"),
-        (["reproduce", "digits", "--bag-sizes", "2000", "--jobs", "1"], "bag_size must not exceed"),
+        (
+            ["reproduce", "digits", "--bag-sizes", "2000", "--jobs", "1"],
+            "training instances of digits, 1442, but got 2000",
+        ),
         (["reproduce", "cifar10", "--report-only"], "Run the sweep first"),
     ],
 )
@@ -106,6 +109,16 @@ def test_a_damaged_record_is_found_before_the_work_starts(tmp_path, monkeypatch)
     done = run(*TINY_SWEEP, "--out", tmp_path)
     assert done.exit_code == 2
     assert "rot-1-seed0.json is not a valid record" in done.stderr
+
+
+def test_a_bag_size_that_cannot_be_filled_is_found_before_the_work_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "run_cell", lambda *_, **__: pytest.fail("it must not come to this"))
+    done = run("reproduce", "digits", "--losses", "kl", "--bag-sizes", "64,5000", "--jobs", 1, "--out", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert done.stderr == (
+        "error: bag_size must not exceed the number of training instances of digits, 1442, but got 5000: "
+        "no bag fits. Ask for smaller bags.\n"
+    )
 
 
 def test_interruption_says_how_to_go_on(tmp_path, monkeypatch):

@@ -114,11 +114,14 @@ def benchmark(
 
 def _prepare(cells: Sequence[BenchmarkCell], folder: Path | None) -> RunCell[BenchmarkCell]:
     """Load the data sets of the cells; return what runs one of them."""
+    from bagwise.bags.validation import check_bag_fits
     from bagwise.experiments.leaderboard.data import load_benchmark_data
     from bagwise.experiments.leaderboard.running import run_benchmark_cell
 
-    names = dict.fromkeys(cell.dataset for cell in cells)
-    return partial(run_benchmark_cell, data={name: load_benchmark_data(name, folder) for name in names})
+    data = {name: load_benchmark_data(name, folder) for name in dict.fromkeys(cell.dataset for cell in cells)}
+    for cell in cells:  # better found before hours of work than after
+        check_bag_fits(cell.bag_size, len(data[cell.dataset].train), f"training instances of {cell.dataset}")
+    return partial(run_benchmark_cell, data=data)
 
 
 def _print_report(report: LeaderboardReport) -> None:

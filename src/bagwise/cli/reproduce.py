@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +29,8 @@ from bagwise.cli.sweeping import (
 )
 
 if TYPE_CHECKING:
+    from bagwise.experiments.records import Cell
+    from bagwise.experiments.sweep import RunCell
     from bagwise.report.build import Report
 
 
@@ -61,8 +64,8 @@ def reproduce(
     """
     with failures_explained(way_on()):
         from bagwise.bags.validation import check_choice
-        from bagwise.experiments.cells import cell_epochs, run_cell
-        from bagwise.experiments.datasets import DATASET_NAMES, load_dataset
+        from bagwise.experiments.cells import cell_epochs
+        from bagwise.experiments.datasets import DATASET_NAMES
         from bagwise.experiments.grid import PRESETS, Shard, default_preset, plan_cells
         from bagwise.experiments.records import read_records
         from bagwise.report.build import build_report
@@ -81,7 +84,7 @@ def reproduce(
                 cells,
                 out,
                 choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small),
-                prepare=lambda missing: partial(run_cell, dataset=load_dataset(missing[0].dataset, data)),
+                prepare=partial(_prepare, folder=data),
                 work_of=cell_epochs,
             )
             if not read_records(out, dataset, preset):
@@ -96,6 +99,18 @@ def reproduce(
             readme=readme if report_only else None,
         )
         _print_report(report)
+
+
+def _prepare(cells: Sequence[Cell], folder: Path | None) -> RunCell[Cell]:
+    """Load the data set of the cells; return what runs one of them."""
+    from bagwise.bags.validation import check_bag_fits
+    from bagwise.experiments.cells import run_cell
+    from bagwise.experiments.datasets import load_dataset
+
+    dataset = load_dataset(cells[0].dataset, folder)
+    for cell in cells:  # better found before hours of work than after
+        check_bag_fits(cell.bag_size, len(dataset.train_labels), f"training instances of {dataset.name}")
+    return partial(run_cell, dataset=dataset)
 
 
 def _print_report(report: Report) -> None:
