@@ -24,6 +24,7 @@ from bagwise.cli.sweeping import (
     ShardOfCells,
     choose_manner,
     parse_list,
+    raise_for_failed,
     run_sweep,
     way_on,
 )
@@ -96,12 +97,13 @@ def benchmark(
             cells = Shard.parse(shard).take(cells)
         for dataset in datasets:
             read_benchmark(out, dataset, preset)  # a damaged one is better found before hours of work than after
+        failed = []
         if not report_only:
             manner = choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small)
-            run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_passes)
+            failed = run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_passes)
         for dataset in dict.fromkeys(datasets):
             if not report_only and not read_benchmark(out, dataset, preset):
-                continue  # the time was up before its first cell was done
+                continue  # the time was up before its first cell was done, or all have failed
             report = build_leaderboard(
                 out,
                 dataset,
@@ -110,6 +112,7 @@ def benchmark(
                 readme=readme if report_only else None,
             )
             _print_report(report)
+        raise_for_failed(failed)
 
 
 def _prepare(cells: Sequence[BenchmarkCell], folder: Path | None) -> RunCell[BenchmarkCell]:

@@ -24,6 +24,7 @@ from bagwise.cli.sweeping import (
     ShardOfCells,
     choose_manner,
     parse_list,
+    raise_for_failed,
     run_sweep,
     way_on,
 )
@@ -79,26 +80,23 @@ def reproduce(
         if shard is not None:
             cells = Shard.parse(shard).take(cells)
         read_records(out, dataset, preset)  # a damaged one is better found before hours of work than after
+        failed = []
         if not report_only:
-            run_sweep(
-                cells,
+            manner = choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small)
+            failed = run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_epochs)
+        # no record: the time was up before the first cell was done, or all have failed
+        if report_only or read_records(out, dataset, preset):
+            report = build_report(
                 out,
-                choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small),
-                prepare=partial(_prepare, folder=data),
-                work_of=cell_epochs,
+                dataset,
+                preset,
+                losses=loss_names,
+                bag_sizes=sizes,
+                figures=figures or (Path("docs/figures") if report_only else None),
+                readme=readme if report_only else None,
             )
-            if not read_records(out, dataset, preset):
-                return  # the time was up before the first cell was done
-        report = build_report(
-            out,
-            dataset,
-            preset,
-            losses=loss_names,
-            bag_sizes=sizes,
-            figures=figures or (Path("docs/figures") if report_only else None),
-            readme=readme if report_only else None,
-        )
-        _print_report(report)
+            _print_report(report)
+        raise_for_failed(failed)
 
 
 def _prepare(cells: Sequence[Cell], folder: Path | None) -> RunCell[Cell]:
