@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from bagwise.cli import app
 from bagwise.experiments import sweep
 from bagwise.experiments.leaderboard import running
-from bagwise.experiments.leaderboard.presets import PRESETS
+from bagwise.experiments.leaderboard.presets import PRESETS, default_preset
 from bagwise.experiments.leaderboard.running import read_benchmark
 from bagwise.experiments.records import write_record
 from fakes.benchmark_records import make_benchmark_record
@@ -60,6 +60,28 @@ def test_shards_run_a_part_over_all_data_sets(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert [cell.name for cell in ran] == ["dsq-uniform-64-seed0", "dsq-dirichlet-64-seed0"]
     assert "2 of 2 cells are left" in done.stderr
+
+
+@pytest.mark.parametrize(("datasets", "jobs"), [(["digits", "adult"], 8), (["digits", "cifar10"], 1)])
+def test_without_a_preset_each_data_set_has_its_own(tmp_path, monkeypatch, datasets, jobs):
+    swept = {}
+
+    def run_sweep(cells, _, manner, **__):
+        swept.update({cell.dataset: cell.preset for cell in cells}, jobs=manner.jobs)
+        return []
+
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    # by its module: the command has the same name
+    monkeypatch.setattr(sys.modules["bagwise.cli.benchmark"], "run_sweep", run_sweep)
+    for dataset in datasets:
+        record = make_benchmark_record("kl", 0.9, dataset=dataset, preset=default_preset(dataset))
+        write_record(tmp_path, record)
+    done = run("benchmark", *datasets, "--methods", "kl", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert swept == {**{dataset: default_preset(dataset) for dataset in datasets}, "jobs": jobs}
+    for dataset in datasets:
+        page = tmp_path / dataset / "benchmark" / default_preset(dataset) / "report.html"
+        assert f"page: {page}" in done.stdout
 
 
 def test_time_that_is_up_is_no_error(tmp_path):

@@ -42,7 +42,8 @@ def benchmark(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="demo (minutes on a laptop), fast or full (meant for two or eight minutes of one GPU a cell)."
+            help="demo (minutes on a laptop), fast or full (meant for two or eight minutes of one GPU a cell); "
+            "by default demo for digits and adult, fast for the others."
         ),
     ] = None,
     methods: Annotated[
@@ -84,7 +85,6 @@ def benchmark(
 
         for dataset in datasets:
             check_choice("dataset", dataset, BENCHMARK_DATASETS)
-        preset = preset or default_preset(datasets[0])
         cells = plan_benchmark(
             datasets,
             preset,
@@ -95,19 +95,22 @@ def benchmark(
         )
         if shard is not None:
             cells = Shard.parse(shard).take(cells)
-        for dataset in datasets:
-            read_benchmark(out, dataset, preset)  # a damaged one is better found before hours of work than after
+        presets = {dataset: preset or default_preset(dataset) for dataset in datasets}
+        for dataset, name in presets.items():
+            read_benchmark(out, dataset, name)  # a damaged one is better found before hours of work than after
         failed = []
         if not report_only:
-            manner = choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small)
+            # one large preset among them needs the whole machine for a cell
+            is_small = all(PRESETS[name].is_small for name in presets.values())
+            manner = choose_manner(jobs, ray, max_seconds, is_small=is_small)
             failed = run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_passes)
-        for dataset in dict.fromkeys(datasets):
-            if not report_only and not read_benchmark(out, dataset, preset):
+        for dataset, name in presets.items():
+            if not report_only and not read_benchmark(out, dataset, name):
                 continue  # the time was up before its first cell was done, or all have failed
             report = build_leaderboard(
                 out,
                 dataset,
-                preset,
+                name,
                 figures=figures or (Path("docs/figures") if report_only else None),
                 readme=readme if report_only else None,
             )
