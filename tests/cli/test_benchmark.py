@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from bagwise.cli import app
 from bagwise.experiments import sweep
 from bagwise.experiments.leaderboard import running
-from bagwise.experiments.leaderboard.presets import PRESETS
+from bagwise.experiments.leaderboard.presets import PRESETS, default_preset
 from bagwise.experiments.leaderboard.running import read_benchmark
 from bagwise.experiments.records import write_record
 from fakes.benchmark_records import make_benchmark_record
@@ -62,6 +62,28 @@ def test_shards_run_a_part_over_all_data_sets(tmp_path, monkeypatch):
     assert "2 of 2 cells are left" in done.stderr
 
 
+@pytest.mark.parametrize(("datasets", "jobs"), [(["digits", "adult"], 8), (["digits", "cifar10"], 1)])
+def test_without_a_preset_each_data_set_has_its_own(tmp_path, monkeypatch, datasets, jobs):
+    swept = {}
+
+    def run_sweep(cells, _, manner, **__):
+        swept.update({cell.dataset: cell.preset for cell in cells}, jobs=manner.jobs)
+        return []
+
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    # by its module: the command has the same name
+    monkeypatch.setattr(sys.modules["bagwise.cli.benchmark"], "run_sweep", run_sweep)
+    for dataset in datasets:
+        record = make_benchmark_record("kl", 0.9, dataset=dataset, preset=default_preset(dataset))
+        write_record(tmp_path, record)
+    done = run("benchmark", *datasets, "--methods", "kl", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert swept == {**{dataset: default_preset(dataset) for dataset in datasets}, "jobs": jobs}
+    for dataset in datasets:
+        page = tmp_path / dataset / "benchmark" / default_preset(dataset) / "report.html"
+        assert f"page: {page}" in done.stdout
+
+
 def test_time_that_is_up_is_no_error(tmp_path):
     done = run(*SWEEP[:-2], "--out", tmp_path, "--max-seconds", 0)
     assert done.exit_code == 0, done.output
@@ -79,7 +101,7 @@ def test_time_that_is_up_is_no_error(tmp_path):
         (["digits", "--bag-sizes", "1,two"], "--bag-sizes must be whole numbers"),
         (["digits", "--shard", "9/8"], "2/8"),
         (["digits", "--max-seconds", "9", "--jobs", "2"], "drop --ray and --jobs"),
-        (["digits", "--bag-sizes", "2000", "--jobs", "1"], "bag_size must not exceed"),
+        (["digits", "--bag-sizes", "2000", "--jobs", "1"], "training instances of digits, 1442, but got 2000"),
         (["adult", "--data", "."], "there is no adult.data"),
         (["cifar10", "--report-only"], "Run the benchmark first"),
     ],
@@ -100,6 +122,23 @@ def test_a_damaged_record_is_found_before_the_work_starts(tmp_path, monkeypatch)
     done = run(*SWEEP, "--out", tmp_path)
     assert done.exit_code == 2
     assert "rot-uniform-1-seed0.json is not a valid record" in done.stderr
+
+
+def test_a_bag_size_that_cannot_be_filled_is_found_before_the_work_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "run_benchmark_cell", lambda *_, **__: pytest.fail("it must not come to this"))
+    done = run("benchmark", "digits", "--preset", "tiny", "--bag-sizes", "64,5000", "--jobs", 1, "--out", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert "training instances of digits, 1442, but got 5000: no bag fits" in done.stderr
+
+
+def test_bags_that_cannot_be_made_do_not_stop_the_other_cells(tmp_path):
+    done = run(*SWEEP[:5], "kl", "--bags", "clustered,dirichlet", "--bag-sizes", 512, "--jobs", 1, "--out", tmp_path)
+    assert done.exit_code == 2, done.output
+    reason = "no cluster holds a full bag of 512; ask for fewer clusters than 10 or smaller bags."
+    assert f"[1/2] kl-clustered-512-seed0 failed: {reason}" in done.stderr
+    assert done.stderr.endswith(f"error: 1 cell failed and left no record. digits/kl-clustered-512-seed0: {reason}\n")
+    assert [record.cell.bag_kind for record in read_benchmark(tmp_path, "digits", "tiny")] == ["dirichlet"]
+    assert f"page: {tmp_path / 'digits' / 'benchmark' / 'tiny' / 'report.html'}" in done.stdout
 
 
 def test_interruption_says_how_to_go_on(tmp_path, monkeypatch):

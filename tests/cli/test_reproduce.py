@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from bagwise.cli import app
 from bagwise.experiments import cells, sweep
 from bagwise.experiments.records import read_records, write_record
+from bagwise.training import NonFiniteLossError
 from fakes.records import make_grid
 
 TINY_SWEEP = ["reproduce", "digits", "--preset", "demo", "--losses", "kl", "--bag-sizes", "256", "--seeds", "1"]
@@ -78,7 +79,10 @@ def test_time_that_is_up_is_no_error(tmp_path):
         (["reproduce", "digits", "--bag-sizes", "0"], "bag_sizes"),
         (["reproduce", "digits", "--shard", "9/8"], "2/8"),
         (["reproduce", "digits", "--max-seconds", "9", "--jobs", "2"], "drop --ray and --jobs"),
-        (["reproduce", "digits", "--bag-sizes", "2000", "--jobs", "1"], "bag_size must not exceed"),
+        (
+            ["reproduce", "digits", "--bag-sizes", "2000", "--jobs", "1"],
+            "training instances of digits, 1442, but got 2000",
+        ),
         (["reproduce", "cifar10", "--report-only"], "Run the sweep first"),
     ],
 )
@@ -106,6 +110,57 @@ def test_a_damaged_record_is_found_before_the_work_starts(tmp_path, monkeypatch)
     done = run(*TINY_SWEEP, "--out", tmp_path)
     assert done.exit_code == 2
     assert "rot-1-seed0.json is not a valid record" in done.stderr
+
+
+def test_a_bag_size_that_cannot_be_filled_is_found_before_the_work_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "run_cell", lambda *_, **__: pytest.fail("it must not come to this"))
+    done = run("reproduce", "digits", "--losses", "kl", "--bag-sizes", "64,5000", "--jobs", 1, "--out", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert done.stderr == (
+        "error: bag_size must not exceed the number of training instances of digits, 1442, but got 5000: "
+        "no bag fits. Ask for smaller bags.\n"
+    )
+
+
+def diverge_on(monkeypatch, *names):
+    """Let the training of some cells diverge."""
+    original = cells.run_cell
+
+    def run_cell(cell, *arguments, **options):
+        if cell.name in names:
+            raise NonFiniteLossError("training diverged.")
+        return original(cell, *arguments, **options)
+
+    monkeypatch.setattr(cells, "run_cell", run_cell)
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
+    diverge_on(monkeypatch, "kl-256-seed0", "kl-512-seed1")
+    sweep_of_four = [*TINY_SWEEP[:-3], "256,512", "--seeds", 2, "--jobs", 1, "--out", tmp_path]
+    done = run(*sweep_of_four)
+    assert done.exit_code == 2, done.output
+    lines = done.stderr.splitlines()
+    assert lines[0] == "[1/4] kl-256-seed0 failed: training diverged."
+    assert lines[3] == "[4/4] kl-512-seed1 failed: training diverged."
+    assert lines[4:] == [
+        "error: 2 cells failed and left no record. digits/kl-256-seed0, digits/kl-512-seed1: training diverged."
+    ]
+    assert f"page: {tmp_path / 'digits' / 'demo' / 'report.html'}" in done.stdout
+    assert [record.cell.name for record in read_records(tmp_path, "digits", "demo")] == ["kl-512-seed0", "kl-256-seed1"]
+
+    monkeypatch.undo()  # what failed is run again
+    again = run(*sweep_of_four)
+    assert again.exit_code == 0, again.output
+    assert len(read_records(tmp_path, "digits", "demo")) == 4
+
+
+def test_when_all_cells_fail_there_is_no_page(tmp_path, monkeypatch):
+    diverge_on(monkeypatch, "kl-256-seed0")
+    done = run(*TINY_SWEEP, "--jobs", 1, "--out", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert "error: 1 cell failed and left no record. digits/kl-256-seed0: training diverged." in done.stderr
+    assert "cells are left" not in done.stderr
+    assert done.stdout == ""
 
 
 def test_interruption_says_how_to_go_on(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from rich.console import Console
 
 from bagwise.experiments.cells import cell_epochs
 from bagwise.experiments.display import SweepDisplay
+from bagwise.experiments.sweep import FailedCell
 from fakes.records import make_record
 
 
@@ -34,3 +35,11 @@ def test_a_terminal_shows_the_run_and_how_far_the_sweep_is():
 def test_elsewhere_there_is_a_line_per_cell_and_no_bar():
     printed, _ = follow_two_cells(force_terminal=False)
     assert printed == "[1/2] kl-1-seed0: 94.6 % (learning rate 0.1, 80 s)\n"
+
+
+def test_a_cell_that_fails_is_one_line_and_its_work_is_over():
+    file, cell = io.StringIO(), make_record("kl", 1).cell
+    display = SweepDisplay(Console(file=file, width=40), [cell], cell_epochs)
+    display.cell_ends(FailedCell(cell, "training diverged [with] every candidate (3 were tried)."))
+    assert file.getvalue() == "[1/1] kl-1-seed0 failed: training diverged [with] every candidate (3 were tried).\n"
+    assert display._bar.tasks[0].completed == cell_epochs(cell)

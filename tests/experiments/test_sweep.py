@@ -14,8 +14,9 @@ import pytest
 from bagwise.experiments.cells import run_cell
 from bagwise.experiments.grid import plan_cells
 from bagwise.experiments.records import read_records, record_path
-from bagwise.experiments.sweep import missing_cells, run_cells, run_cells_in_processes, run_cells_on_ray
+from bagwise.experiments.sweep import FailedCell, missing_cells, run_cells, run_cells_in_processes, run_cells_on_ray
 from bagwise.experiments.time_limit import OutOfTimeError
+from bagwise.training import NonFiniteLossError
 
 
 def outcome(record):
@@ -96,6 +97,40 @@ def test_the_time_limit_ends_a_sweep_between_runs(tiny_preset, run, tmp_path):
     assert missing_cells(cells, tmp_path) == cells
 
 
+@pytest.mark.parametrize("error", [NonFiniteLossError("training\ndiverged"), ValueError("training diverged")])
+def test_a_cell_that_fails_does_not_stop_the_others(tiny_preset, run, tmp_path, error):
+    cells = plan_cells("digits", "tiny", losses=["kl"], seeds=2)
+
+    def fail_first(cell, *arguments):
+        if cell == cells[0]:
+            raise error
+        return run(cell, *arguments)
+
+    ended = list(run_cells(cells, fail_first, tmp_path))
+    assert ended[0] == FailedCell(cells[0], "training diverged")
+    assert ended[1:] == read_records(tmp_path, "digits", "tiny")
+    assert missing_cells(cells, tmp_path) == cells[:1]
+    (record,) = run_cells(cells, run, tmp_path)  # once it is mended
+    assert record.cell == cells[0]
+
+
+@pytest.mark.parametrize("error", [TypeError, RuntimeError, KeyError, FloatingPointError, OSError])
+def test_an_error_that_is_not_the_cells_own_ends_the_sweep(tiny_preset, tmp_path, error):
+    def break_down(*_):
+        raise error("a bug")
+
+    with pytest.raises(error, match="a bug"):
+        list(run_cells(plan_cells("digits", "tiny", losses=["kl"]), break_down, tmp_path))
+
+
+def test_a_record_that_cannot_be_written_is_not_the_cells_failure(tiny_preset, run, tmp_path):
+    def not_a_number(*arguments):
+        return dataclasses.replace(run(*arguments), seconds=float("nan"))
+
+    with pytest.raises(ValueError, match="JSON"):
+        list(run_cells(plan_cells("digits", "tiny", losses=["kl"]), not_a_number, tmp_path))
+
+
 def test_processes_give_the_records_of_one_process(run, tmp_path):
     # a preset of its own would be unknown in the processes; bags of 256 digits are only five
     cells = plan_cells("digits", "demo", losses=["kl"], bag_sizes=[256], seeds=2)
@@ -106,16 +141,25 @@ def test_processes_give_the_records_of_one_process(run, tmp_path):
     assert missing_cells(cells, tmp_path / "two") == []
 
 
-def test_ray_gives_the_records_of_one_process(run, tmp_path, monkeypatch):
+def test_in_processes_a_cell_that_fails_does_not_stop_the_others(run, tmp_path):
+    small, too_large = plan_cells("digits", "demo", losses=["kl"], bag_sizes=[256, 5000], seeds=1)
+    ended = {one.cell: one for one in run_cells_in_processes([too_large, small], run, tmp_path, processes=2)}
+    assert "no bag fits" in ended[too_large].reason
+    assert [ended[small]] == read_records(tmp_path, "digits", "demo")
+
+
+def test_ray_gives_the_records_of_one_process_and_goes_on_after_a_cell_that_fails(run, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what a future version of ray will do
     ray.init(num_cpus=1, log_to_driver=False, include_dashboard=False, configure_logging=False)
     try:
-        cells = plan_cells("digits", "demo", losses=["kl"], bag_sizes=[256], seeds=1)
-        (record,) = run_cells_on_ray(cells, run, tmp_path / "ray")
+        small, too_large = plan_cells("digits", "demo", losses=["kl"], bag_sizes=[256, 5000], seeds=1)
+        failed, record = run_cells_on_ray([too_large, small], run, tmp_path / "ray")  # one core: in this order
     finally:
         ray.shutdown()
-    (expected,) = run_cells(cells, run, tmp_path / "one")
+    (expected,) = run_cells([small], run, tmp_path / "one")
+    assert failed.cell == too_large
+    assert "no bag fits" in failed.reason
     assert outcome(record) == outcome(expected)
     assert [outcome(r) for r in read_records(tmp_path / "ray", "digits", "demo")] == [outcome(expected)]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.data import Bags, Instances, as_instances, number_bags, take
-from bagwise.bags.validation import check_count, check_labels, check_one_per_instance
+from bagwise.bags.validation import check_bag_fits, check_count, check_labels, check_one_per_instance
 
 
 def uniform_bags(instances: Any, labels: Any, num_classes: int, bag_size: int, seed: int) -> Bags:
@@ -135,10 +135,7 @@ def _checked(instances: Any, labels: Any, num_classes: int, bag_size: int) -> tu
     check_count("num_classes", num_classes)
     check_count("bag_size", bag_size)
     check_labels(labels, num_instances=len(instances), num_classes=num_classes)
-    if bag_size > len(labels):
-        raise ValueError(
-            f"bag_size must not exceed the number of instances, {len(labels)}, but got {bag_size}: no bag fits."
-        )
+    check_bag_fits(bag_size, len(labels))
     return instances, labels.numpy()
 
 

@@ -208,6 +208,15 @@ def check_count(argument: str, value: object) -> None:
         raise ValueError(f"{argument} must be at least 1, but got {value}.")
 
 
+def check_bag_fits(bag_size: int, num_instances: int, instances: str = "instances") -> None:
+    """Raise unless a bag of `bag_size` can be filled; `instances` says which ones there are."""
+    if bag_size > num_instances:
+        raise ValueError(
+            f"bag_size must not exceed the number of {instances}, {num_instances}, but got {bag_size}: no bag fits. "
+            "Ask for smaller bags."
+        )
+
+
 def check_one_per_instance(argument: str, count: int, num_instances: int) -> None:
     """Raise unless `argument` has one entry per instance."""
     if count != num_instances:

@@ -24,6 +24,7 @@ from bagwise.cli.sweeping import (
     ShardOfCells,
     choose_manner,
     parse_list,
+    raise_for_failed,
     run_sweep,
     way_on,
 )
@@ -41,7 +42,8 @@ def benchmark(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="demo (minutes on a laptop), fast or full (meant for two or eight minutes of one GPU a cell)."
+            help="demo (minutes on a laptop), fast or full (meant for two or eight minutes of one GPU a cell); "
+            "by default demo for digits and adult, fast for the others."
         ),
     ] = None,
     methods: Annotated[
@@ -83,7 +85,6 @@ def benchmark(
 
         for dataset in datasets:
             check_choice("dataset", dataset, BENCHMARK_DATASETS)
-        preset = preset or default_preset(datasets[0])
         cells = plan_benchmark(
             datasets,
             preset,
@@ -94,31 +95,39 @@ def benchmark(
         )
         if shard is not None:
             cells = Shard.parse(shard).take(cells)
-        for dataset in datasets:
-            read_benchmark(out, dataset, preset)  # a damaged one is better found before hours of work than after
+        presets = {dataset: preset or default_preset(dataset) for dataset in datasets}
+        for dataset, name in presets.items():
+            read_benchmark(out, dataset, name)  # a damaged one is better found before hours of work than after
+        failed = []
         if not report_only:
-            manner = choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small)
-            run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_passes)
-        for dataset in dict.fromkeys(datasets):
-            if not report_only and not read_benchmark(out, dataset, preset):
-                continue  # the time was up before its first cell was done
+            # one large preset among them needs the whole machine for a cell
+            is_small = all(PRESETS[name].is_small for name in presets.values())
+            manner = choose_manner(jobs, ray, max_seconds, is_small=is_small)
+            failed = run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_passes)
+        for dataset, name in presets.items():
+            if not report_only and not read_benchmark(out, dataset, name):
+                continue  # the time was up before its first cell was done, or all have failed
             report = build_leaderboard(
                 out,
                 dataset,
-                preset,
+                name,
                 figures=figures or (Path("docs/figures") if report_only else None),
                 readme=readme if report_only else None,
             )
             _print_report(report)
+        raise_for_failed(failed)
 
 
 def _prepare(cells: Sequence[BenchmarkCell], folder: Path | None) -> RunCell[BenchmarkCell]:
     """Load the data sets of the cells; return what runs one of them."""
+    from bagwise.bags.validation import check_bag_fits
     from bagwise.experiments.leaderboard.data import load_benchmark_data
     from bagwise.experiments.leaderboard.running import run_benchmark_cell
 
-    names = dict.fromkeys(cell.dataset for cell in cells)
-    return partial(run_benchmark_cell, data={name: load_benchmark_data(name, folder) for name in names})
+    data = {name: load_benchmark_data(name, folder) for name in dict.fromkeys(cell.dataset for cell in cells)}
+    for cell in cells:  # better found before hours of work than after
+        check_bag_fits(cell.bag_size, len(data[cell.dataset].train), f"training instances of {cell.dataset}")
+    return partial(run_benchmark_cell, data=data)
 
 
 def _print_report(report: LeaderboardReport) -> None:

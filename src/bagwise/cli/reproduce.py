@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,11 +24,14 @@ from bagwise.cli.sweeping import (
     ShardOfCells,
     choose_manner,
     parse_list,
+    raise_for_failed,
     run_sweep,
     way_on,
 )
 
 if TYPE_CHECKING:
+    from bagwise.experiments.records import Cell
+    from bagwise.experiments.sweep import RunCell
     from bagwise.report.build import Report
 
 
@@ -61,8 +65,8 @@ def reproduce(
     """
     with failures_explained(way_on()):
         from bagwise.bags.validation import check_choice
-        from bagwise.experiments.cells import cell_epochs, run_cell
-        from bagwise.experiments.datasets import DATASET_NAMES, load_dataset
+        from bagwise.experiments.cells import cell_epochs
+        from bagwise.experiments.datasets import DATASET_NAMES
         from bagwise.experiments.grid import PRESETS, Shard, default_preset, plan_cells
         from bagwise.experiments.records import read_records
         from bagwise.report.build import build_report
@@ -76,26 +80,35 @@ def reproduce(
         if shard is not None:
             cells = Shard.parse(shard).take(cells)
         read_records(out, dataset, preset)  # a damaged one is better found before hours of work than after
+        failed = []
         if not report_only:
-            run_sweep(
-                cells,
+            manner = choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small)
+            failed = run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_epochs)
+        # no record: the time was up before the first cell was done, or all have failed
+        if report_only or read_records(out, dataset, preset):
+            report = build_report(
                 out,
-                choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small),
-                prepare=lambda missing: partial(run_cell, dataset=load_dataset(missing[0].dataset, data)),
-                work_of=cell_epochs,
+                dataset,
+                preset,
+                losses=loss_names,
+                bag_sizes=sizes,
+                figures=figures or (Path("docs/figures") if report_only else None),
+                readme=readme if report_only else None,
             )
-            if not read_records(out, dataset, preset):
-                return  # the time was up before the first cell was done
-        report = build_report(
-            out,
-            dataset,
-            preset,
-            losses=loss_names,
-            bag_sizes=sizes,
-            figures=figures or (Path("docs/figures") if report_only else None),
-            readme=readme if report_only else None,
-        )
-        _print_report(report)
+            _print_report(report)
+        raise_for_failed(failed)
+
+
+def _prepare(cells: Sequence[Cell], folder: Path | None) -> RunCell[Cell]:
+    """Load the data set of the cells; return what runs one of them."""
+    from bagwise.bags.validation import check_bag_fits
+    from bagwise.experiments.cells import run_cell
+    from bagwise.experiments.datasets import load_dataset
+
+    dataset = load_dataset(cells[0].dataset, folder)
+    for cell in cells:  # better found before hours of work than after
+        check_bag_fits(cell.bag_size, len(dataset.train_labels), f"training instances of {dataset.name}")
+    return partial(run_cell, dataset=dataset)
 
 
 def _print_report(report: Report) -> None:

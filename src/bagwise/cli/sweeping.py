@@ -14,7 +14,7 @@ from bagwise.cli.messages import command_line
 
 if TYPE_CHECKING:
     from bagwise.experiments.records import CellType
-    from bagwise.experiments.sweep import RunCell
+    from bagwise.experiments.sweep import FailedCell, RunCell
 
 BagSizes = Annotated[str | None, typer.Option(help="For example 1,16,256; by default the preset's.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Repetitions; by default the preset's.")]
@@ -61,8 +61,8 @@ def run_sweep(
     *,
     prepare: Callable[[Sequence[CellType]], RunCell[CellType]],
     work_of: Callable[[CellType], float],
-) -> None:
-    """Run the cells that have no record and show how it goes.
+) -> list[FailedCell[CellType]]:
+    """Run the cells that have no record, show how it goes, and return those that failed.
 
     Args:
         prepare: called with those cells, where there are any; loads their data and returns what runs one of them.
@@ -71,31 +71,51 @@ def run_sweep(
     from rich.console import Console
 
     from bagwise.experiments.display import SweepDisplay
-    from bagwise.experiments.sweep import missing_cells, run_cells, run_cells_in_processes, run_cells_on_ray
+    from bagwise.experiments.sweep import (
+        FailedCell,
+        missing_cells,
+        run_cells,
+        run_cells_in_processes,
+        run_cells_on_ray,
+    )
     from bagwise.experiments.time_limit import OutOfTimeError
 
     console = Console(stderr=True)
     missing = missing_cells(cells, out)
     if len(missing) < len(cells):
         console.print(f"{len(cells) - len(missing)} of {len(cells)} cells have a record in {out} already.")
+    failed: list[FailedCell[CellType]] = []
     if not missing:
-        return
+        return failed
     run = prepare(missing)
     display = SweepDisplay(console, missing, work_of)
     with display.shown():
         try:
             if manner.on_ray:
-                records = run_cells_on_ray(cells, run, out)
+                all_ended = run_cells_on_ray(cells, run, out)
             elif manner.jobs > 1:
-                records = run_cells_in_processes(cells, run, out, manner.jobs)
+                all_ended = run_cells_in_processes(cells, run, out, manner.jobs)
             else:
-                records = run_cells(cells, run, out, max_seconds=manner.max_seconds, announce=display.run_starts)
-            for record in records:
-                display.cell_ends(record)
+                all_ended = run_cells(cells, run, out, max_seconds=manner.max_seconds, announce=display.run_starts)
+            for ended in all_ended:
+                display.cell_ends(ended)
+                if isinstance(ended, FailedCell):
+                    failed.append(ended)
         except OutOfTimeError:
             console.print(f"The next run would not end within {manner.max_seconds:g} seconds.")
-    if left := missing_cells(cells, out):
+    if left := set(missing_cells(cells, out)) - {one.cell for one in failed}:
         console.print(f"{len(left)} of {len(cells)} cells are left; run the same command again to go on.")
+    return failed
+
+
+def raise_for_failed(failed: Sequence[FailedCell[CellType]]) -> None:
+    """Raise an error that names the cells that failed, and why, where there are any."""
+    names_of: dict[str, list[str]] = {}
+    for one in failed:
+        names_of.setdefault(one.reason, []).append(f"{one.cell.dataset}/{one.cell.name}")
+    if failed:
+        listed = " ".join(f"{', '.join(names)}: {reason}" for reason, names in names_of.items())
+        raise ValueError(f"{len(failed)} cell{'s' * (len(failed) > 1)} failed and left no record. {listed}")
 
 
 def way_on() -> str:

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: a bar over all its work, and a line per finished cell."""
+"""What a person sees while a sweep runs: a bar over all its work, and a line per cell that has ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Generic
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from bagwise.experiments.records import AnyCell, CellType, Record
+from bagwise.experiments.records import AnyCell, CellType
+from bagwise.experiments.sweep import Ended, FailedCell
 
 
 class SweepDisplay(Generic[CellType]):
@@ -52,16 +53,16 @@ class SweepDisplay(Generic[CellType]):
         done = self._work_of_finished + self._work_of_cell
         self._bar.update(self._task, completed=done, description=f"{cell.name}, {what}")
 
-    def cell_ends(self, record: Record[CellType]) -> None:
-        """Print the line of a finished cell."""
+    def cell_ends(self, ended: Ended[CellType]) -> None:
+        """Print the line of a cell that is done or has failed."""
         self._finished += 1
-        self._work_of_finished += self._work_of(record.cell)
+        self._work_of_finished += self._work_of(ended.cell)
         self._work_of_cell = self._work_of_run = 0
         self._bar.update(self._task, completed=self._work_of_finished)
-        accuracy = 100 * (record.final.accuracy or 0)
-        place, chosen = f"{self._finished}/{self._cells}", record.chosen
-        self._console.print(
-            f"[{place}] {record.cell.name}: {accuracy:.1f} % ({chosen}, {record.seconds:.0f} s)",
-            markup=False,
-            highlight=False,
-        )
+        place = f"[{self._finished}/{self._cells}] {ended.cell.name}"
+        if isinstance(ended, FailedCell):
+            line = f"{place} failed: {ended.reason}"
+        else:
+            accuracy = 100 * (ended.final.accuracy or 0)
+            line = f"{place}: {accuracy:.1f} % ({ended.chosen}, {ended.seconds:.0f} s)"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -12,10 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic
 
 from bagwise.experiments.records import AnyCell, CellType, Record, record_path, write_record
 from bagwise.experiments.time_limit import TimeLimit
+from bagwise.training import NonFiniteLossError
 
 # called when a training starts with what it is and its amount of work, in epochs or in passes
 Announce = Callable[[str, float], None]
@@ -23,6 +26,22 @@ AnnounceInCell = Callable[[CellType, str, float], None]
 
 # Computes the record of a cell, given a folder for what must survive a kill. Other processes are sent it by pickle.
 RunCell = Callable[[CellType, Path, TimeLimit, Announce], Record[CellType]]
+
+
+@dataclass(frozen=True)
+class FailedCell(Generic[CellType]):
+    """A cell that cannot be computed from its data and settings; the others are none the worse for it.
+
+    Attributes:
+        reason: why, in one line.
+    """
+
+    cell: CellType
+    reason: str
+
+
+# what comes of a cell that was computed
+Ended = Record[CellType] | FailedCell[CellType]
 
 
 def missing_cells(cells: Sequence[CellType], out: Path) -> list[CellType]:
@@ -58,10 +77,12 @@ def run_cells(
     *,
     max_seconds: float | None = None,
     announce: AnnounceInCell[CellType] = lambda _cell, _what, _work: None,
-) -> Iterator[Record[CellType]]:
+) -> Iterator[Ended[CellType]]:
     """Compute the cells that have no record, one after the other; yield each record once it is written.
 
-    A cell that another process is computing in the same folder is passed over.
+    A cell that another process is computing in the same folder is passed over. One whose training diverges or whose
+    data or settings are refused (a `ValueError`) is yielded as a `FailedCell` and leaves no record; any other error
+    is not the cell's own and ends the sweep.
 
     Args:
         cells: in the order in which to run them.
@@ -72,21 +93,21 @@ def run_cells(
     """
     limit = TimeLimit(max_seconds)
     for cell in _left_to_do(cells, out):
-        if (record := _compute(cell, run, out, limit, announce)) is not None:
-            yield record
+        if (ended := _compute(cell, run, out, limit, announce)) is not None:
+            yield ended
 
 
 def run_cells_in_processes(
     cells: Sequence[CellType], run: RunCell[CellType], out: Path, processes: int
-) -> Iterator[Record[CellType]]:
+) -> Iterator[Ended[CellType]]:
     """Like `run_cells`, several cells at a time, each in a process of its own on this machine."""
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
     with ProcessPoolExecutor(processes, context, initializer=_start_worker) as pool:
         running = [pool.submit(_compute, cell, run, out) for cell in _left_to_do(cells, out)]
         try:
             for future in as_completed(running):
-                if (record := future.result()) is not None:
-                    yield record
+                if (ended := future.result()) is not None:
+                    yield ended
         except BrokenProcessPool:
             raise ChildProcessError(
                 "a process of the sweep was killed, perhaps for want of memory. What is done is kept: run the same "
@@ -96,7 +117,7 @@ def run_cells_in_processes(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def run_cells_on_ray(cells: Sequence[CellType], run: RunCell[CellType], out: Path) -> Iterator[Record[CellType]]:
+def run_cells_on_ray(cells: Sequence[CellType], run: RunCell[CellType], out: Path) -> Iterator[Ended[CellType]]:
     """Like `run_cells`, each cell as a task of a Ray cluster: the one `RAY_ADDRESS` names, else a local one.
 
     A task takes one GPU where the cluster has any, and one core otherwise. Records travel back to this process;
@@ -114,9 +135,10 @@ def run_cells_on_ray(cells: Sequence[CellType], run: RunCell[CellType], out: Pat
         running = [task.remote(cell, shared, out.resolve()) for cell in _left_to_do(cells, out)]
         while running:
             (done,), running = ray.wait(running)
-            if (record := ray.get(done)) is not None:
-                write_record(out, record)  # again, for a machine that does not share the folder
-                yield record
+            if (ended := ray.get(done)) is not None:
+                if isinstance(ended, Record):
+                    write_record(out, ended)  # again, for a machine that does not share the folder
+                yield ended
     finally:
         if not was_running:
             ray.shutdown()
@@ -128,13 +150,16 @@ def _compute(
     out: Path,
     limit: TimeLimit | None = None,
     announce: AnnounceInCell[CellType] = lambda _cell, _what, _work: None,
-) -> Record[CellType] | None:
-    """Compute and write one cell; None where another process has it in hand, or has done it."""
+) -> Ended[CellType] | None:
+    """Compute and write one cell, or say why it failed; None where another process has it in hand, or has done it."""
     work = _work_folder(cell, out)
     with _claim(cell, work) as is_ours:
         if not is_ours or record_path(out, cell).exists():
             return None
-        record = run(cell, work, limit or TimeLimit(), lambda what, amount: announce(cell, what, amount))
+        try:
+            record = run(cell, work, limit or TimeLimit(), lambda what, amount: announce(cell, what, amount))
+        except (NonFiniteLossError, ValueError) as error:
+            return FailedCell(cell, " ".join(str(error).split()))
         write_record(out, record)
         clear_work(cell, work)
     return record

@@ -154,8 +154,8 @@ class _Runs:
                 continue
             return candidate, result, seconds
         raise NonFiniteLossError(
-            f"training diverged with every candidate of {self._trials.name} ({len(ranked)} were tried). "
-            "Add smaller learning rates to its preset."
+            f"training diverged with every candidate ({len(ranked)} were tried). "
+            "Add smaller learning rates to the preset."
         )
 
     def _judge(self, candidate: Candidate, training: Bags, judging: Bags, what: str) -> Candidate:

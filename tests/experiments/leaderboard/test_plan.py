@@ -38,6 +38,20 @@ def test_the_defaults_are_the_presets():
         assert set(preset.bag_kinds) <= set(BAG_KINDS)
 
 
+def test_without_a_preset_each_data_set_has_its_own():
+    cells = plan_benchmark(["digits", "cifar10"], None, contenders=["kl"])
+    assert [(cell.dataset, cell.preset, cell.bag_size, cell.seed) for cell in cells] == [
+        ("digits", "demo", 16, 0),
+        ("digits", "demo", 64, 0),
+        ("cifar10", "fast", 16, 0),
+        ("cifar10", "fast", 64, 0),
+        ("cifar10", "fast", 256, 0),
+        ("cifar10", "fast", 1024, 0),
+        ("digits", "demo", 16, 1),
+        ("digits", "demo", 64, 1),
+    ]
+
+
 def test_default_presets():
     assert [default_preset(name) for name in ("digits", "adult", "cifar10")] == ["demo", "demo", "fast"]
 

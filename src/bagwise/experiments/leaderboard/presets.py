@@ -142,7 +142,7 @@ def default_preset(dataset: str) -> str:
 
 def plan_benchmark(
     datasets: Sequence[str],
-    preset: str,
+    preset: str | None,
     *,
     contenders: Sequence[str],
     bag_kinds: Sequence[str] | None = None,
@@ -151,32 +151,36 @@ def plan_benchmark(
 ) -> list[BenchmarkCell]:
     """List the cells of a sweep, seed by seed, so that whatever is done first already makes a table.
 
-    Within a seed all contenders of one kind and size of bags come together, in the order of `CONTENDERS`.
+    Within a seed all contenders of one kind and size of bags come together, in the order of `CONTENDERS`. Without a
+    preset each data set has its default one, and that one's kinds and sizes of bags and seeds.
 
     Example:
         >>> cells = plan_benchmark(["digits"], "demo", contenders=["rot", "kl"], bag_sizes=[16], seeds=1)
         >>> [cell.name for cell in cells]
         ['kl-uniform-16-seed0', 'rot-uniform-16-seed0']
     """
-    check_choice("preset", preset, PRESETS)
-    chosen = PRESETS[preset]
-    sizes = sorted(set(chosen.bag_sizes if bag_sizes is None else bag_sizes))
-    kinds = chosen.bag_kinds if bag_kinds is None else bag_kinds
-    seeds = chosen.seeds if seeds is None else seeds
-    check_count("seeds", seeds)
-    for size in sizes:
-        check_count("bag_sizes", size)
-    for kind in kinds:
-        check_choice("bag_kinds", kind, BAG_KINDS)
-    for contender in contenders:
-        check_choice("contenders", contender, CONTENDERS)
-    return [
-        BenchmarkCell(dataset, preset, contender, kind, size, seed)
-        for seed in range(seeds)
-        for dataset in dict.fromkeys(datasets)
-        for kind in BAG_KINDS
-        if kind in kinds
-        for size in sizes
-        for contender in CONTENDERS
-        if contender in contenders
-    ]
+    cells = []
+    for dataset in dict.fromkeys(datasets):
+        name = default_preset(dataset) if preset is None else preset
+        check_choice("preset", name, PRESETS)
+        chosen = PRESETS[name]
+        sizes = sorted(set(chosen.bag_sizes if bag_sizes is None else bag_sizes))
+        kinds = chosen.bag_kinds if bag_kinds is None else bag_kinds
+        num_seeds = chosen.seeds if seeds is None else seeds
+        check_count("seeds", num_seeds)
+        for size in sizes:
+            check_count("bag_sizes", size)
+        for kind in kinds:
+            check_choice("bag_kinds", kind, BAG_KINDS)
+        for contender in contenders:
+            check_choice("contenders", contender, CONTENDERS)
+        cells += [
+            BenchmarkCell(dataset, name, contender, kind, size, seed)
+            for seed in range(num_seeds)
+            for kind in BAG_KINDS
+            if kind in kinds
+            for size in sizes
+            for contender in CONTENDERS
+            if contender in contenders
+        ]
+    return sorted(cells, key=lambda cell: cell.seed)  # stable: within a seed, one data set after the other
