@@ -147,3 +147,20 @@ def test_many_bags_of_one_take_no_loop_over_bags(classifier):
     X = rng.normal(size=(200_000, 3)).astype(np.float32)  # a loop over the bags in each step would take minutes
     model = classifier(epochs=1, batch_size=8192).fit(X, (X[:, 0] > 0).astype(int))
     assert model.score(X[:1000], X[:1000, 0] > 0) > 0.9
+
+
+@pytest.mark.parametrize("method", ["llpfc", "mixbag"])
+def test_a_method_that_compares_bags_gets_several_in_a_batch(method):
+    """Of a few bags each would be a batch of its own: LLPFC would learn nothing, MixBag what KL learns."""
+    rng = np.random.default_rng(0)
+    labels = rng.random(400) < np.repeat(rng.random(40), 10)
+    X = labels[:, None] + 0.3 * rng.standard_normal((400, 2))
+    shares = {bag: {"no": 1 - share, "yes": share} for bag, share in enumerate(labels.reshape(40, 10).mean(axis=1))}
+    fitted, by_kl = (
+        ProportionClassifier(name, network="linear", learning_rate=0.03, random_state=0).fit(
+            X, bags=np.arange(400) // 10, proportions=shares
+        )
+        for name in (method, "kl")
+    )
+    assert not np.allclose(fitted.predict_proba(X), by_kl.predict_proba(X))
+    assert (fitted.predict(X) == np.where(labels, "yes", "no")).mean() > 0.9

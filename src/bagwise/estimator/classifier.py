@@ -29,6 +29,7 @@ from bagwise.fitting import (
     seed_of,
 )
 from bagwise.functional.noise import ProportionNoise
+from bagwise.methods import compares_bags
 from bagwise.metrics import bag_kl_divergence
 from bagwise.model_selection.identifiability import BagWarning, identifiability_warnings, noise_warnings
 from bagwise.networks import build_network
@@ -63,7 +64,8 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
         patience: stop after this many epochs without progress on held-out bags; None always makes all epochs.
         learning_rate: the highest learning rate of Adam; it falls to zero along a cosine.
         batch_size: most instances in a batch of whole bags; a larger bag is a batch of its own. None: 512, and fewer
-            in a small table, so that an epoch has about 50 steps.
+            in a small table, so that an epoch has about 50 steps; for a method that compares bags ("llpfc", "mixbag")
+            enough for about as many bags as there are classes.
         weight_decay: strength of the L2 penalty.
         validation_fraction: share of the bags that are held out to choose the epoch; 0 for none. With fewer than 20
             bags none is held out, and the last epoch counts.
@@ -282,9 +284,12 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
         for warning in self.warnings_:
             warnings.warn(warning, BagWarning, stacklevel=3)
         seed = seed_of(self.random_state)
+        way = way_to_fit(self.method, self.method_parameters or {}, self.proportion_noise)
         batch_size = self.batch_size
         if batch_size is None:
             batch_size = min(512, max(1, bags.num_instances // 50))
+            if compares_bags(way):  # about as many bags as there are classes
+                batch_size = max(batch_size, bags.num_classes * bags.num_instances // bags.num_bags)
         recipe = Recipe(
             epochs=self.epochs,
             patience=self.patience,
@@ -298,7 +303,7 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
         )
         held_out = choose_held_out(bags, self.validation_fraction, seed)
         fitted = fit_way(
-            way_to_fit(self.method, self.method_parameters or {}, self.proportion_noise),
+            way,
             bags,
             held_out=held_out,
             recipe=recipe,

@@ -1,6 +1,6 @@
 """Ways to learn from bags: one method per file, found by name in the registry."""
 
-from bagwise.methods.base import KeepsState, LossMethod, Method, Step, StepMethod
+from bagwise.methods.base import KeepsState, LossMethod, Method, Step, StepMethod, compares_bags
 from bagwise.methods.noisy_kl import NoisyKL
 from bagwise.methods.prior import NeedsPrior, class_prior, told_prior
 from bagwise.methods.registry import METHODS, get_method, method_name
@@ -15,6 +15,7 @@ __all__ = [
     "Step",
     "StepMethod",
     "class_prior",
+    "compares_bags",
     "get_method",
     "method_name",
     "told_prior",

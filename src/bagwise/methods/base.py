@@ -80,3 +80,8 @@ class KeepsState(Protocol):
 
 
 Method: TypeAlias = LossMethod | StepMethod
+
+
+def compares_bags(method: object) -> bool:
+    """Whether a method learns from several bags of a batch together (its class says so), not from each by itself."""
+    return getattr(method, "compares_bags", False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,6 +18,8 @@ class LLPFC:
 
     Learns from the differences between bags: give it about as many bags a batch as there are classes, or more.
     """
+
+    compares_bags: ClassVar[bool] = True
 
     def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
         """Return `functional.forward_correction`, and warn of a batch of one bag, from which nothing is learned."""

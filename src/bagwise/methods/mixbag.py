@@ -38,6 +38,7 @@ class MixBag:
     confidence: float = 0.99
 
     needs_strong_view: ClassVar[bool] = False
+    compares_bags: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_share("chance", self.chance)
