@@ -12,6 +12,7 @@ from bagwise.report.leaderboard_words import (
     label,
     listed,
     read_missing,
+    read_self_training,
     read_setting,
     read_spread,
 )
@@ -163,6 +164,27 @@ def test_one_seed_is_called_one_seed():
     many = read_spread(board_of({"kl": {SMALL: 0.9}}, seeds=3))
     assert "standard deviation over seeds (up to 3)" in many
     assert "10,000 test instances" in many
+
+
+def self_training_that(decision):
+    record = make_benchmark_record("self-training", 0.9)
+    criterion = f"KL of held-out bags; then, {decision}"
+    return dataclasses.replace(record, selection=dataclasses.replace(record.selection, criterion=criterion))
+
+
+def test_what_decided_about_self_training_is_told():
+    kept = self_training_that("by 18 others, KL is kept")
+    assert read_self_training([kept] * 9) == "Self-training kept KL's network in 9 of 9 cells."
+    replaced = self_training_that("by 18 others, labels of the network improve it")
+    unasked = self_training_that(
+        "with no bags left to decide by, the copy that learned from labels of the probe is taken"
+    )
+    old = self_training_that("by 0 others, labels of the probe improve it")
+    assert read_self_training([kept, replaced, replaced, unasked, old]) == (
+        "Self-training kept KL's network in 1 of 5 cells; in 2, held-out bags preferred the copy that learned from "
+        "labels; in 2, no bags were held out to decide by, and the copy was taken."
+    )
+    assert read_self_training([make_benchmark_record("self-training", 0.9), make_benchmark_record("kl", 0.9)]) is None
 
 
 def test_every_contender_has_a_label():

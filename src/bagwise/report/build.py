@@ -9,7 +9,7 @@ from pathlib import Path
 from bagwise.experiments.grid import LOSSES, PRESETS, default_preset
 from bagwise.experiments.records import cell_folder, read_records
 from bagwise.report.figures import draw_accuracy_by_bag_size, draw_learning_curves, save_figure
-from bagwise.report.markdown import update_readme
+from bagwise.report.markdown import results_region, update_readme
 from bagwise.report.page import write_page
 from bagwise.report.summary import Summary, summarise
 
@@ -59,5 +59,5 @@ def build_report(
         *save_figure(draw_accuracy_by_bag_size(summary), figures or folder, f"{dataset}-{preset}-bag-sizes"),
     ]
     region = dataset if preset == default_preset(dataset) else f"{dataset}/{preset}"
-    is_updated = readme is not None and update_readme(readme, region, summary)
+    is_updated = readme is not None and update_readme(readme, region, results_region(summary))
     return Report(summary, page, tuple(drawn), readme if is_updated else None)
