@@ -134,7 +134,7 @@ def test_a_dash_stands_for_what_is_missing():
 )
 @pytest.mark.parametrize("draw", [draw_accuracy_by_bag_size, draw_accuracy_by_seconds])
 def test_figures_render_from_whatever_records_there_are(tmp_path, records, draw):
-    png, svg = save_figure(draw(summarise_benchmark(records)), tmp_path, "name")
+    png, svg = save_figure(draw(summarise_benchmark(records)), "name", png=tmp_path, svg=tmp_path)
     assert imread(png).shape[1] >= 1000
     assert ElementTree.fromstring(svg.read_text()).tag.endswith("svg")
 

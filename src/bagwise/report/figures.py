@@ -28,8 +28,7 @@ _INK = "#24272b"
 _GRID = "#8b9098"
 _DOTS_PER_INCH = 200
 STYLE: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.family": "DejaVu Sans",  # comes with matplotlib: every machine draws the same
     "font.size": 10.5,
     "axes.titlesize": 11.5,
     "axes.titlepad": 8,
@@ -101,13 +100,11 @@ def draw_accuracy_by_bag_size(summary: Summary) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write `name.png` and `name.svg` into the folder."""
-    paths = []
-    for suffix in ("png", "svg"):
-        path = folder / f"{name}.{suffix}"
-        write_file(path, _render(figure, suffix))
-        paths.append(path)
+def save_figure(figure: Figure, name: str, *, png: Path, svg: Path) -> list[Path]:
+    """Write `name.png` and `name.svg`, each into its folder."""
+    paths = [png / f"{name}.png", svg / f"{name}.svg"]
+    for path in paths:
+        write_file(path, _render(figure, path.suffix[1:]))
     return paths
 
 

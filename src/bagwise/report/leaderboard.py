@@ -55,7 +55,7 @@ def build_leaderboard(
 
     Args:
         out: the folder of the records; the page lies beside them.
-        figures: where the figures go; by default beside the records.
+        figures: where the figures go as PNG; by default beside the records, where they are also as SVG.
         readme: a file with a region `<!-- results:DATASET/benchmark/PRESET -->` for the table.
     """
     records = read_benchmark(out, dataset, preset)
@@ -89,8 +89,8 @@ def build_leaderboard(
     write_html(page, "leaderboard.html", values)
     name = f"{dataset}-benchmark-{preset}"
     drawn = [
-        *save_figure(by_size, figures or folder, f"{name}-bag-sizes"),
-        *save_figure(by_seconds, figures or folder, f"{name}-seconds"),
+        *save_figure(by_size, f"{name}-bag-sizes", png=figures or folder, svg=folder),
+        *save_figure(by_seconds, f"{name}-seconds", png=figures or folder, svg=folder),
     ]
     is_updated = readme is not None and update_readme(
         readme, f"{dataset}/benchmark/{preset}", leaderboard_region(board)
