@@ -53,6 +53,17 @@ def test_the_curves_are_side_by_side_on_one_scale():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [str(size) for size in BAG_SIZES]
 
 
+def test_losses_that_nobody_planned_have_no_panel():
+    def titles(*losses):
+        figure = draw_learning_curves(summarise([make_record(losses[0], 16)], [16], losses))
+        return [panel.get_title("left") for panel in figure.axes]
+
+    assert titles("kl") == ["CIFAR-10, KL loss"]
+    assert titles("kl", "rot") == ["CIFAR-10, KL loss", "CIFAR-10, ROT loss"]
+    assert titles("avg-kl", "rot") == ["CIFAR-10, ROT loss"]
+    assert titles("avg-kl") == ["CIFAR-10, AvgKL loss"]
+
+
 def test_the_same_records_give_the_same_files(tmp_path):
     for name in "ab":
         figure = draw_learning_curves(summarise(FULL, BAG_SIZES, LOSSES))

@@ -24,7 +24,7 @@ from bagwise.report.leaderboard_words import (
     read_spread,
 )
 from bagwise.report.markdown import update_readme
-from bagwise.report.page import common_recipe, environments
+from bagwise.report.page import common_recipe, duration, environments
 from bagwise.report.rendering import write_html
 
 
@@ -84,7 +84,7 @@ def build_leaderboard(
         "records": records,
         "recipe": _shared_recipe(records),
         "environments": environments(records),
-        "hours": sum(record.seconds for record in records) / 3600,
+        "time": duration(sum(record.seconds for record in records)),
     }
     write_html(page, "leaderboard.html", values)
     name = f"{dataset}-benchmark-{preset}"
