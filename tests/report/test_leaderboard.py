@@ -52,7 +52,7 @@ def test_a_report_is_a_page_and_figures(report):
 
 def test_the_page_says_who_wins_and_what_it_cost(report):
     page = report.page.read_text()
-    assert "Self-training is best, or within the spread of the best, in every setting." in page
+    assert "Self-training is best in every setting." in page
     assert "Dirichlet bags of 16.</b> Self-training leads with 91.6 ± 0.3 %" in page
     assert "150 passes" in page
     assert "NVIDIA H200, 16 cores" in page
@@ -150,8 +150,30 @@ def test_the_bag_size_figure_shows_the_leaderboard(report):
         for name in board.contenders
     ]
     assert drawn == [pytest.approx(values) for values in expected]
+    positions = [list(container[0].get_xdata()) for container in uniform.containers]
+    assert [x[0] for x in positions] == sorted({x[0] for x in positions})  # side by side
+    assert all(x == pytest.approx([16, 128], rel=0.09) for x in positions)
     stars = next(line for line in uniform.get_lines() if line.get_marker() == "*")
     assert list(stars.get_ydata()) == pytest.approx([95.24, 94.53])
+
+
+def test_bars_end_at_zero_and_at_a_hundred():
+    records = [make_benchmark_record("ahil", accuracy, seed=seed) for seed, accuracy in enumerate((0.1, 0.99))]
+    records += [make_benchmark_record("kl", accuracy, seed=seed) for seed, accuracy in enumerate((0.9, 1.0))]
+    (panel,) = draw_accuracy_by_bag_size(summarise_benchmark(records)).axes
+    bars = [segment for container in panel.containers for segment in container[2][0].get_segments()]
+    ends = [y for segment in bars for _, y in segment]
+    assert ends == pytest.approx([95 - 50**0.5, 100, 0, 100])
+
+
+def test_a_path_has_a_gap_where_nothing_was_evaluated():
+    record = make_benchmark_record("self-training", 0.9)
+    curve = dataclasses.replace(record.curve, test_accuracy=(0.5, 0.6, None, 0.9))
+    (panel,) = draw_accuracy_by_seconds(summarise_benchmark([dataclasses.replace(record, curve=curve)])).axes
+    first, second, end = panel.get_lines()[:3]
+    assert list(first.get_xdata()) == [12, 13]
+    assert list(second.get_xdata()) == list(end.get_xdata()) == [15]
+    assert (second.get_marker(), end.get_marker()) == ("None", "o")
 
 
 def test_the_seconds_figure_has_a_panel_per_setting(report):

@@ -27,8 +27,14 @@ def headline(board: Leaderboard) -> str:
     everywhere = "in every setting" if most == len(board.settings) else f"in {most} of {len(board.settings)} settings"
     if len(board.settings) == 1:
         everywhere = f"on {board.settings[0]}"
-    verb = "is" if len(winners) == 1 else "are"
-    text = f"{listed([label(name) for name in winners])} {verb} best, or within the spread of the best, {everywhere}."
+    names = [label(name) for name in winners]
+    is_best = board.behind[first] == 0  # wherever it has a record
+    if is_best and len(board.scores[first]) == len(board.settings):
+        text = f"{names[0]} is best {everywhere}."
+        return f"{text} {listed(names[1:])} {_are(names[1:])} within the spread of it." if names[1:] else text
+    text = f"{listed(names)} {_are(names)} best, or within the spread of the best, {everywhere}."
+    if is_best:
+        return f"{text} {label(first)} is best wherever it has a record."
     return f"{text} On average {label(first)} is closest to the best, {_points(board.behind[first])} behind."
 
 
