@@ -40,7 +40,7 @@ def draw_accuracy_by_bag_size(board: Leaderboard) -> Figure:
                 means = [100 * score.accuracy.mean for score in scores.values()]
                 spreads = [100 * (score.accuracy.spread or 0) for score in scores.values()]
                 aside = 2 ** (_DODGE * ((place + 0.5) / len(board.contenders) - 0.5))
-                panel.errorbar(
+                drawn = panel.errorbar(
                     [aside * size for size in scores],
                     means,
                     yerr=[  # no accuracy is below 0 or above 100 %
@@ -51,6 +51,7 @@ def draw_accuracy_by_bag_size(board: Leaderboard) -> Figure:
                     capsize=2,
                     **looks[contender],
                 )
+                drawn[2][0].set_alpha(0.4)  # the bars: one that spans the panel should not stand out
             best = {size: found for size in sizes if (found := best_published(board, Setting(kind, size)))}
             if best:
                 accuracies = [100 * accuracy for accuracy, _ in best.values()]
