@@ -6,11 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from bagwise.experiments.grid import LOSSES, PRESETS, default_preset
+from bagwise.experiments.leaderboard.published import read_published
+from bagwise.experiments.leaderboard.running import read_benchmark
+from bagwise.experiments.records import read_records
+from bagwise.report.leaderboard import leaderboard_region
+from bagwise.report.leaderboard_summary import summarise_benchmark
+from bagwise.report.markdown import results_region
+from bagwise.report.summary import summarise
 from reference.pages import agree, blocks_of, run
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks_of(README)
+REGIONS = dict(re.findall(r"<!-- results:(\S+) -->\n(.*?)\n<!-- /results -->", README, re.DOTALL))
 
 
 def test_every_example_shows_what_it_prints():
@@ -31,6 +40,25 @@ def test_images_exist():
 
 def test_benchmark_tables_show_the_records():
     drawn = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))
-    for name in ("losses", "gpu", "adult", "accuracy_estimate"):
-        table = drawn[name]()
-        assert f"<!-- results:benchmarks/{name} -->\n{table}\n<!-- /results -->" in README, name
+    names = [name.removeprefix("benchmarks/") for name in REGIONS if name.startswith("benchmarks/")]
+    assert set(names) == {"losses", "gpu", "adult", "accuracy_estimate"}
+    for name in names:
+        assert REGIONS[f"benchmarks/{name}"] == drawn[name](), name
+
+
+@pytest.mark.parametrize("region", [name for name in REGIONS if not name.startswith("benchmarks/")])
+def test_tables_of_experiments_show_the_records(region):
+    dataset, *rest = region.split("/")
+    if rest[:1] == ["benchmark"]:
+        records = read_benchmark(ROOT / "results", dataset, rest[1])
+        content = leaderboard_region(summarise_benchmark(records, read_published(dataset)))
+    else:
+        preset = rest[0] if rest else default_preset(dataset)
+        records = read_records(ROOT / "results", dataset, preset)
+        content = results_region(summarise(records, PRESETS[preset].bag_sizes, LOSSES))
+    assert REGIONS[region] == content, "bring it up to date with --report-only"
+
+
+def test_every_table_is_checked():
+    assert len(REGIONS) == README.count("<!-- results:") == README.count("<!-- /results -->")
+    assert {"cifar10", "digits/benchmark/demo", "adult/benchmark/demo"} <= set(REGIONS)

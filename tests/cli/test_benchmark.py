@@ -48,7 +48,8 @@ def test_report_only_redraws_into_the_documentation(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text("<!-- results:cifar10/benchmark/fast -->\n<!-- /results -->\n")
     done = run("benchmark", "cifar10", "--report-only")
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "docs" / "figures" / "cifar10-benchmark-fast-bag-sizes.svg").is_file()
+    assert (tmp_path / "docs" / "figures" / "cifar10-benchmark-fast-bag-sizes.png").is_file()
+    assert (tmp_path / "results" / "cifar10" / "benchmark" / "fast" / "cifar10-benchmark-fast-bag-sizes.svg").is_file()
     assert "| KL | 90.0 * |" in (tmp_path / "README.md").read_text()
     assert "README.md" in done.stdout
 

@@ -47,7 +47,8 @@ def test_report_only_redraws_into_the_documentation(results, tmp_path, monkeypat
     (tmp_path / "README.md").write_text("<!-- results:cifar10 -->\n<!-- /results -->\n")
     done = run("reproduce", "cifar10", "--report-only")
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "docs" / "figures" / "cifar10-fast-curves.svg").is_file()
+    assert (tmp_path / "docs" / "figures" / "cifar10-fast-curves.png").is_file()
+    assert (tmp_path / "results" / "cifar10" / "fast" / "cifar10-fast-curves.svg").is_file()
     assert (tmp_path / "results" / "cifar10" / "fast" / "report.html").is_file()
     assert "| bag size | AvgKL | KL | ROT |" in (tmp_path / "README.md").read_text()
     assert "README.md" in done.stdout

@@ -1,7 +1,11 @@
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
+import matplotlib
 import pytest
+from matplotlib.font_manager import findfont
 from matplotlib.image import imread
+from matplotlib.text import Text
 
 from bagwise.report.figures import (
     draw_accuracy_by_bag_size,
@@ -21,8 +25,8 @@ WITH_GAPS = [make_record("kl", 4), make_record("kl", 64), make_record("avg-kl", 
 @pytest.mark.parametrize("draw", [draw_learning_curves, draw_accuracy_by_bag_size])
 def test_figures_render_from_whatever_records_there_are(tmp_path, records, draw):
     figure = draw(summarise(records, BAG_SIZES, LOSSES))
-    png, svg = save_figure(figure, tmp_path / "figures", "name")
-    assert (png.name, svg.name) == ("name.png", "name.svg")
+    png, svg = save_figure(figure, "name", png=tmp_path / "pictures", svg=tmp_path / "drawings")
+    assert (png, svg) == (tmp_path / "pictures" / "name.png", tmp_path / "drawings" / "name.svg")
     width = imread(png).shape[1]
     assert width >= 1200  # sharp at the width of a README
     assert ElementTree.fromstring(svg.read_text()).tag.endswith("svg")
@@ -49,11 +53,33 @@ def test_the_curves_are_side_by_side_on_one_scale():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [str(size) for size in BAG_SIZES]
 
 
+def test_losses_that_nobody_planned_have_no_panel():
+    def titles(*losses):
+        figure = draw_learning_curves(summarise([make_record(losses[0], 16)], [16], losses))
+        return [panel.get_title("left") for panel in figure.axes]
+
+    assert titles("kl") == ["CIFAR-10, KL loss"]
+    assert titles("kl", "rot") == ["CIFAR-10, KL loss", "CIFAR-10, ROT loss"]
+    assert titles("avg-kl", "rot") == ["CIFAR-10, ROT loss"]
+    assert titles("avg-kl") == ["CIFAR-10, AvgKL loss"]
+
+
 def test_the_same_records_give_the_same_files(tmp_path):
     for name in "ab":
-        save_figure(draw_learning_curves(summarise(FULL, BAG_SIZES, LOSSES)), tmp_path / name, "figure")
+        figure = draw_learning_curves(summarise(FULL, BAG_SIZES, LOSSES))
+        save_figure(figure, "figure", png=tmp_path / name, svg=tmp_path / name)
     for suffix in ("png", "svg"):
         assert (tmp_path / "a" / f"figure.{suffix}").read_bytes() == (tmp_path / "b" / f"figure.{suffix}").read_bytes()
+
+
+def test_the_font_comes_with_matplotlib():
+    fonts = {text.get_fontfamily()[0] for text in _texts(draw_learning_curves(summarise(FULL, BAG_SIZES, LOSSES)))}
+    assert fonts == {"DejaVu Sans"}
+    assert Path(findfont(fonts.pop(), fallback_to_default=False)).is_relative_to(matplotlib.get_data_path())
+
+
+def _texts(figure):
+    return [text for text in figure.findobj(Text) if text.get_text()]
 
 
 def test_inline_svg_takes_the_colour_of_the_page():

@@ -12,6 +12,7 @@ from bagwise.report.leaderboard_words import (
     label,
     listed,
     read_missing,
+    read_self_training,
     read_setting,
     read_spread,
 )
@@ -81,7 +82,7 @@ def test_scores_are_means_over_seeds():
 
 def test_the_path_starts_after_the_search_and_ends_with_all_seconds():
     board = board_of({"kl": {SMALL: 0.9}}, seeds=2, apart=0.02)
-    assert board.scores["kl"][SMALL].path == ((13.0, pytest.approx(0.455)), (15.0, pytest.approx(0.91)))
+    assert board.scores["kl"][SMALL].path == (((13.0, pytest.approx(0.455)), (15.0, pytest.approx(0.91))),)
 
 
 def test_a_value_that_is_not_finite_has_no_mean():
@@ -150,12 +151,21 @@ def test_published_numbers_in_words():
 def test_the_headline_names_who_wins_most():
     board = board_of({"kl": {SMALL: 0.95, LARGE: 0.4}, "ahil": {SMALL: 0.93, LARGE: 0.6}, "rot": {SMALL: 0.952}})
     assert headline(board) == (
-        "AHIL, KL and ROT are best, or within the spread of the best, in 1 of 2 settings. "
-        "On average ROT is closest to the best, 0.0 points behind."
-    ).replace("AHIL, KL and ROT", "ROT, AHIL and KL")
+        "ROT, AHIL and KL are best, or within the spread of the best, in 1 of 2 settings. "
+        "ROT is best wherever it has a record."
+    )
+    apart = board_of({"kl": {SMALL: 0.95, LARGE: 0.4}, "ahil": {SMALL: 0.93, LARGE: 0.6}})
+    assert headline(apart).endswith("in 1 of 2 settings. On average AHIL is closest to the best, 1.0 point behind.")
     assert headline(board_of({"kl": {SMALL: 0.9, LARGE: 0.2}})) == "KL alone has run: 90.0 % at best, 20.0 % at worst."
     one = board_of({"kl": {SMALL: 0.9}, "rot": {SMALL: 0.8}})
-    assert headline(one).startswith("KL is best, or within the spread of the best, on uniform bags of 16.")
+    assert headline(one) == "KL is best on uniform bags of 16."
+
+
+def test_the_headline_says_who_is_best_everywhere():
+    accuracies = {"kl": {SMALL: 0.95, LARGE: 0.6}, "rot": {SMALL: 0.949, LARGE: 0.599}, "dsq": {SMALL: 0.7, LARGE: 0.3}}
+    assert headline(board_of(accuracies)) == "KL is best in every setting. ROT is within the spread of it."
+    del accuracies["rot"]
+    assert headline(board_of(accuracies)) == "KL is best in every setting."
 
 
 def test_one_seed_is_called_one_seed():
@@ -163,6 +173,27 @@ def test_one_seed_is_called_one_seed():
     many = read_spread(board_of({"kl": {SMALL: 0.9}}, seeds=3))
     assert "standard deviation over seeds (up to 3)" in many
     assert "10,000 test instances" in many
+
+
+def self_training_that(decision):
+    record = make_benchmark_record("self-training", 0.9)
+    criterion = f"KL of held-out bags; then, {decision}"
+    return dataclasses.replace(record, selection=dataclasses.replace(record.selection, criterion=criterion))
+
+
+def test_what_decided_about_self_training_is_told():
+    kept = self_training_that("by 18 others, KL is kept")
+    assert read_self_training([kept] * 9) == "Self-training kept KL's network in 9 of 9 cells."
+    replaced = self_training_that("by 18 others, labels of the network improve it")
+    unasked = self_training_that(
+        "with no bags left to decide by, the copy that learned from labels of the probe is taken"
+    )
+    old = self_training_that("by 0 others, labels of the probe improve it")
+    assert read_self_training([kept, replaced, replaced, unasked, old]) == (
+        "Self-training kept KL's network in 1 of 5 cells; in 2, held-out bags preferred the copy that learned from "
+        "labels; in 2, no bags were held out to decide by, and the copy was taken."
+    )
+    assert read_self_training([make_benchmark_record("self-training", 0.9), make_benchmark_record("kl", 0.9)]) is None
 
 
 def test_every_contender_has_a_label():

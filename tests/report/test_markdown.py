@@ -1,4 +1,4 @@
-from bagwise.report.markdown import markdown_table, results_caption, update_readme, update_region
+from bagwise.report.markdown import markdown_table, results_caption, results_region, update_readme, update_region
 from bagwise.report.summary import summarise
 from fakes.records import make_record
 
@@ -35,7 +35,7 @@ def test_only_the_named_region_changes():
 
 def test_a_file_without_the_region_is_left_alone(tmp_path):
     path = tmp_path / "README.md"
-    assert update_readme(path, "cifar10", SUMMARY) is False
+    assert update_readme(path, "cifar10", results_region(SUMMARY)) is False
     path.write_text("no region")
-    assert update_readme(path, "cifar10", SUMMARY) is False
+    assert update_readme(path, "cifar10", results_region(SUMMARY)) is False
     assert path.read_text() == "no region"

@@ -79,6 +79,20 @@ def test_the_claim_on_large_bags_is_left_out_where_there_are_none():
     assert not any("512" in claim or "thousand" in claim or "CIFAR" in claim for claim in claims)
 
 
+def test_bags_that_are_not_large_cannot_deny_that_large_ones_cost_accuracy():
+    def finding(bag_sizes, lost):
+        records = made_of(lambda loss, size: 0.98 - lost * (size > 16), bag_sizes=bag_sizes, dataset="digits")
+        return read_findings(summarise(records, bag_sizes, LOSSES))[2]
+
+    assert finding([1, 16, 64], lost=0.026).verdict == UNMEASURED
+    assert finding([1, 16, 64], lost=0.026).evidence == (
+        "From bags of 16 to bags of 64: KL 98.0 % to 95.4 %; ROT 98.0 % to 95.4 % (chance 10.0 %). "
+        "To tell, it needs records at bag size 256 or more."
+    )
+    assert finding([1, 16, 256], lost=0.026).verdict == FAILS
+    assert finding([1, 16, 64], lost=0.2).verdict == HOLDS
+
+
 def test_evidence_has_the_numbers():
     findings = read_findings(summarise(make_grid(), BAG_SIZES, LOSSES))
     assert findings[0].evidence == "At bag size 1: AvgKL 93.2 %, KL 95.0 %, ROT 95.0 %."

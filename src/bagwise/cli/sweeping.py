@@ -22,7 +22,7 @@ Data = Annotated[Path | None, typer.Option(help="Folder of the data set's files.
 Out = Annotated[Path, typer.Option(help="Folder of the records; what is there is not run again.")]
 Figures = Annotated[
     Path | None,
-    typer.Option(help="Folder of the figures; by default docs/figures with --report-only, else the records'."),
+    typer.Option(help="Folder of the PNG figures; by default docs/figures with --report-only, else the records'."),
 ]
 ShardOfCells = Annotated[str | None, typer.Option("--shard", help="Run part 2 of 8 of the cells: 2/8.")]
 Jobs = Annotated[

@@ -9,7 +9,7 @@ from pathlib import Path
 from bagwise.experiments.grid import LOSSES, PRESETS, default_preset
 from bagwise.experiments.records import cell_folder, read_records
 from bagwise.report.figures import draw_accuracy_by_bag_size, draw_learning_curves, save_figure
-from bagwise.report.markdown import update_readme
+from bagwise.report.markdown import results_region, update_readme
 from bagwise.report.page import write_page
 from bagwise.report.summary import Summary, summarise
 
@@ -40,7 +40,7 @@ def build_report(
         out: the folder of the records; the page lies beside them.
         losses: what was planned: cells of it without a record are named as missing.
         bag_sizes: likewise; by default the preset's.
-        figures: where the figures go; by default beside the records.
+        figures: where the figures go as PNG; by default beside the records, where they are also as SVG.
         readme: a file with a region `<!-- results:DATASET -->` for the table of the data set's default preset,
             or `<!-- results:DATASET/PRESET -->`.
     """
@@ -54,10 +54,11 @@ def build_report(
     summary = summarise(records, PRESETS[preset].bag_sizes if bag_sizes is None else bag_sizes, losses)
     page = folder / "report.html"
     write_page(page, summary, records)
+    pictures = figures or folder
     drawn = [
-        *save_figure(draw_learning_curves(summary), figures or folder, f"{dataset}-{preset}-curves"),
-        *save_figure(draw_accuracy_by_bag_size(summary), figures or folder, f"{dataset}-{preset}-bag-sizes"),
+        *save_figure(draw_learning_curves(summary), f"{dataset}-{preset}-curves", png=pictures, svg=folder),
+        *save_figure(draw_accuracy_by_bag_size(summary), f"{dataset}-{preset}-bag-sizes", png=pictures, svg=folder),
     ]
     region = dataset if preset == default_preset(dataset) else f"{dataset}/{preset}"
-    is_updated = readme is not None and update_readme(readme, region, summary)
+    is_updated = readme is not None and update_readme(readme, region, results_region(summary))
     return Report(summary, page, tuple(drawn), readme if is_updated else None)

@@ -11,13 +11,20 @@ from markupsafe import Markup
 from bagwise.experiments.leaderboard.presets import BenchmarkCell
 from bagwise.experiments.leaderboard.published import Published, read_published
 from bagwise.experiments.leaderboard.running import benchmark_folder, read_benchmark
-from bagwise.experiments.records import Record, write_file
+from bagwise.experiments.records import Record
 from bagwise.report.figures import inline_svg, save_figure
 from bagwise.report.leaderboard_figures import draw_accuracy_by_bag_size, draw_accuracy_by_seconds
 from bagwise.report.leaderboard_summary import Leaderboard, Setting, summarise_benchmark
-from bagwise.report.leaderboard_words import headline, label, read_missing, read_setting, read_spread
-from bagwise.report.markdown import update_region
-from bagwise.report.page import common_recipe, environments
+from bagwise.report.leaderboard_words import (
+    headline,
+    label,
+    read_missing,
+    read_self_training,
+    read_setting,
+    read_spread,
+)
+from bagwise.report.markdown import update_readme
+from bagwise.report.page import common_recipe, duration, environments
 from bagwise.report.rendering import write_html
 
 
@@ -48,7 +55,7 @@ def build_leaderboard(
 
     Args:
         out: the folder of the records; the page lies beside them.
-        figures: where the figures go; by default beside the records.
+        figures: where the figures go as PNG; by default beside the records, where they are also as SVG.
         readme: a file with a region `<!-- results:DATASET/benchmark/PRESET -->` for the table.
     """
     records = read_benchmark(out, dataset, preset)
@@ -68,6 +75,7 @@ def build_leaderboard(
         "headline": headline(board),
         "readings": [(str(setting), read_setting(board, setting)) for setting in board.settings],
         "spread": read_spread(board),
+        "self_training": read_self_training(records),
         "missing": read_missing(board),
         "published": {kind: published_rows(board, kind) for kind in board.bag_kinds},
         "is_narrow": len(by_size.axes) == 1,
@@ -76,15 +84,17 @@ def build_leaderboard(
         "records": records,
         "recipe": _shared_recipe(records),
         "environments": environments(records),
-        "hours": sum(record.seconds for record in records) / 3600,
+        "time": duration(sum(record.seconds for record in records)),
     }
     write_html(page, "leaderboard.html", values)
     name = f"{dataset}-benchmark-{preset}"
     drawn = [
-        *save_figure(by_size, figures or folder, f"{name}-bag-sizes"),
-        *save_figure(by_seconds, figures or folder, f"{name}-seconds"),
+        *save_figure(by_size, f"{name}-bag-sizes", png=figures or folder, svg=folder),
+        *save_figure(by_seconds, f"{name}-seconds", png=figures or folder, svg=folder),
     ]
-    is_updated = readme is not None and _update_readme(readme, f"{dataset}/benchmark/{preset}", board)
+    is_updated = readme is not None and update_readme(
+        readme, f"{dataset}/benchmark/{preset}", leaderboard_region(board)
+    )
     return LeaderboardReport(board, page, tuple(drawn), readme if is_updated else None)
 
 
@@ -132,24 +142,17 @@ def leaderboard_caption(board: Leaderboard) -> str:
     budget = " or ".join(f"{budget:g}" for budget in board.budgets)
     seeds = "one seed" if board.max_seeds == 1 else f"mean ± standard deviation over up to {board.max_seeds} seeds"
     return (
-        f"Test accuracy in % of the last epoch, {board.title}, {seeds}; {budget} network passes per training instance "
-        "for each number, the search by held-out bags included. To name the most frequent class each time is right in "
-        f"{100 * board.chance:.3g} %. "
-        "* best, or within the spread of it."
+        f"Test accuracy in % of the last epoch, {board.title}, {seeds}; at most {budget} network passes per training "
+        "instance for each number, the search by held-out bags included. To name the most frequent class each time is "
+        f"right in {100 * board.chance:.3g} %. * best, or within the spread of it."
     )
+
+
+def leaderboard_region(board: Leaderboard) -> str:
+    """Return what a README shows of a leaderboard."""
+    return f"{markdown_leaderboard(board)}\n\n{leaderboard_caption(board)}"
 
 
 def _shared_recipe(records: Sequence[Record[BenchmarkCell]]) -> dict[str, str]:
     """Return the settings that all contenders share; how many epochs the budget buys is in the table of cells."""
     return {name: value for name, value in common_recipe(records).items() if name != "epochs"}
-
-
-def _update_readme(path: Path, region: str, board: Leaderboard) -> bool:
-    """Write the table into a region of a file; return whether the file has that region."""
-    if not path.is_file():
-        return False
-    content = f"{markdown_leaderboard(board)}\n\n{leaderboard_caption(board)}"
-    updated = update_region(path.read_text(encoding="utf-8"), region, content)
-    if updated is not None:
-        write_file(path, updated)
-    return updated is not None

@@ -21,6 +21,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 _MARKERS = ("o", "D", "s", "^")
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _STAR: dict[str, Any] = {"color": "#8b9098", "marker": "*", "markersize": 9, "linestyle": "none"}
+_DODGE = 0.24  # of a doubling of the bag size: over so much the contenders at one size are spread, side by side
 _COLUMNS = {1: 1, 2: 2, 4: 2}  # panels in a row by how many there are; else 3
 
 
@@ -34,11 +35,23 @@ def draw_accuracy_by_bag_size(board: Leaderboard) -> Figure:
         looks = _looks(board)
         for panel, kind in zip(panels, kinds, strict=True):
             sizes = board.sizes(kind)
-            for contender in board.contenders:
+            for place, contender in enumerate(board.contenders):
                 scores = {s.bag_size: score for s, score in board.scores[contender].items() if s.bag_kind == kind}
                 means = [100 * score.accuracy.mean for score in scores.values()]
                 spreads = [100 * (score.accuracy.spread or 0) for score in scores.values()]
-                panel.errorbar(list(scores), means, yerr=spreads, elinewidth=1, capsize=2, **looks[contender])
+                aside = 2 ** (_DODGE * ((place + 0.5) / len(board.contenders) - 0.5))
+                drawn = panel.errorbar(
+                    [aside * size for size in scores],
+                    means,
+                    yerr=[  # no accuracy is below 0 or above 100 %
+                        [min(spread, mean) for spread, mean in zip(spreads, means, strict=True)],
+                        [min(spread, 100 - mean) for spread, mean in zip(spreads, means, strict=True)],
+                    ],
+                    elinewidth=1,
+                    capsize=2,
+                    **looks[contender],
+                )
+                drawn[2][0].set_alpha(0.4)  # the bars: one that spans the panel should not stand out
             best = {size: found for size in sizes if (found := best_published(board, Setting(kind, size)))}
             if best:
                 accuracies = [100 * accuracy for accuracy, _ in best.values()]
@@ -76,8 +89,8 @@ def draw_accuracy_by_seconds(board: Leaderboard) -> Figure:
             if place % columns == 0:
                 panels[place].set_ylabel("test accuracy (%)")
         longest = max(score.seconds for scores in board.scores.values() for score in scores.values())
-        points = (path for scores in board.scores.values() for score in scores.values() for path in score.path)
-        least = min((accuracy for _, accuracy in points), default=0.0)
+        paths = [score.path for scores in board.scores.values() for score in scores.values()]
+        least = min((accuracy for path in paths for stretch in path for _, accuracy in stretch), default=0.0)
         panels[0].set(xlim=(0, 1.04 * longest), **percent_axis(min(least, board.chance)))  # with room for a marker
         _add_legend(figure, board, published=False)
     return figure
@@ -90,10 +103,12 @@ def _draw_paths(panel: Axes, board: Leaderboard, setting: Setting) -> None:
         if score is None or not score.path:
             continue
         look = looks[contender]
-        seconds, accuracies = zip(*score.path, strict=True)
-        percents = [100 * accuracy for accuracy in accuracies]
-        panel.plot(seconds, percents, color=look["color"], linestyle=look["linestyle"], linewidth=1.3)
-        panel.plot(seconds[-1:], percents[-1:], color=look["color"], marker=look["marker"], linestyle="none")
+        for stretch in score.path:
+            seconds, accuracies = zip(*stretch, strict=True)
+            percents = [100 * accuracy for accuracy in accuracies]
+            panel.plot(seconds, percents, color=look["color"], linestyle=look["linestyle"], linewidth=1.3)
+        seconds, accuracy = score.path[-1][-1]
+        panel.plot([seconds], [100 * accuracy], color=look["color"], marker=look["marker"], linestyle="none")
     panel.set_title(str(setting), loc="left", fontsize=10.5)
     mark_chance(panel, board.chance, label=False)
 

@@ -56,6 +56,7 @@ class Score:
         seconds: of all its runs, the search included.
         epochs: of the final run, summed over its stages.
         path: `(seconds, accuracy)` along the final run, the mean over seeds; the search comes before its first point.
+            In several stretches where epochs between them were not evaluated, as in self-training after KL.
     """
 
     accuracy: Accuracy
@@ -64,7 +65,7 @@ class Score:
     calibration_error: float | None
     seconds: float
     epochs: float
-    path: tuple[tuple[float, float], ...]
+    path: tuple[tuple[tuple[float, float], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -197,8 +198,11 @@ def _mean(values: list[float | None]) -> float | None:
     return statistics.fmean(known) if len(known) == len(values) else None
 
 
-def _mean_path(records: list[Record[BenchmarkCell]]) -> tuple[tuple[float, float], ...]:
-    """Average over seeds, at the epochs that every seed evaluated; the last point is the end of all runs."""
+def _mean_path(records: list[Record[BenchmarkCell]]) -> tuple[tuple[tuple[float, float], ...], ...]:
+    """Average over seeds, at the epochs that every seed evaluated; the last point is the end of all runs.
+
+    A stretch ends where more epochs pass without an evaluation than before the first one.
+    """
     per_seed = []
     for record in records:
         # what came before the final run (the search), and what its epochs do not count (compilation, evaluation)
@@ -212,5 +216,12 @@ def _mean_path(records: list[Record[BenchmarkCell]]) -> tuple[tuple[float, float
                 path[epoch] = elapsed, accuracy
         per_seed.append(path)
     epochs = sorted(set.intersection(*(set(path) for path in per_seed)))
-    means = ([statistics.fmean(path[epoch][place] for path in per_seed) for place in (0, 1)] for epoch in epochs)
-    return tuple((seconds, accuracy) for seconds, accuracy in means)
+    stretches: list[list[tuple[float, float]]] = []
+    last = -math.inf
+    for epoch in epochs:
+        seconds, accuracy = (statistics.fmean(path[epoch][place] for path in per_seed) for place in (0, 1))
+        if epoch - last > epochs[0]:
+            stretches.append([])
+        stretches[-1].append((seconds, accuracy))
+        last = epoch
+    return tuple(map(tuple, stretches))

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from bagwise.experiments.leaderboard.by_features import KL_IS_KEPT, NONE_DECIDE
+from bagwise.experiments.leaderboard.presets import BenchmarkCell
+from bagwise.experiments.records import Record
 from bagwise.report.leaderboard_summary import CONTENDER_LABELS, Leaderboard, Setting
 
 _MOST_NAMED = 6
+_NONE_DECIDED = (NONE_DECIDE, "by 0 others")  # the latter in old records
 
 
 def headline(board: Leaderboard) -> str:
@@ -23,8 +27,14 @@ def headline(board: Leaderboard) -> str:
     everywhere = "in every setting" if most == len(board.settings) else f"in {most} of {len(board.settings)} settings"
     if len(board.settings) == 1:
         everywhere = f"on {board.settings[0]}"
-    verb = "is" if len(winners) == 1 else "are"
-    text = f"{listed([label(name) for name in winners])} {verb} best, or within the spread of the best, {everywhere}."
+    names = [label(name) for name in winners]
+    is_best = board.behind[first] == 0  # wherever it has a record
+    if is_best and len(board.scores[first]) == len(board.settings):
+        text = f"{names[0]} is best {everywhere}."
+        return f"{text} {listed(names[1:])} {_are(names[1:])} within the spread of it." if names[1:] else text
+    text = f"{listed(names)} {_are(names)} best, or within the spread of the best, {everywhere}."
+    if is_best:
+        return f"{text} {label(first)} is best wherever it has a record."
     return f"{text} On average {label(first)} is closest to the best, {_points(board.behind[first])} behind."
 
 
@@ -65,6 +75,22 @@ def read_spread(board: Leaderboard) -> str:
         "A contender is within the spread of the best when it is behind by no more than the best's standard deviation "
         f"over seeds (up to {board.max_seeds}), or by no more than {sampling}."
     )
+
+
+def read_self_training(records: Sequence[Record[BenchmarkCell]]) -> str | None:
+    """Say how often self-training kept KL's network, and what decided; None where no record tells of such a choice."""
+    criteria = [record.selection.criterion for record in records if record.cell.contender == "self-training"]
+    decisions = [decision for criterion in criteria if (decision := criterion.partition("; then, ")[2])]
+    if not decisions:
+        return None
+    kept = sum(decision.endswith(KL_IS_KEPT) for decision in decisions)
+    unasked = sum(decision.startswith(_NONE_DECIDED) for decision in decisions)
+    text = f"Self-training kept KL's network in {kept} of {len(decisions)} cells"
+    if replaced := len(decisions) - kept - unasked:
+        text += f"; in {replaced}, held-out bags preferred the copy that learned from labels"
+    if unasked:
+        text += f"; in {unasked}, no bags were held out to decide by, and the copy was taken"
+    return f"{text}."
 
 
 def read_missing(board: Leaderboard) -> str | None:

@@ -37,6 +37,11 @@ def results_caption(summary: Summary) -> str:
     )
 
 
+def results_region(summary: Summary) -> str:
+    """Return what a README shows of a summary."""
+    return f"{markdown_table(summary)}\n\n{results_caption(summary)}"
+
+
 def update_region(text: str, name: str, content: str) -> str | None:
     """Return `text` with what lies between `<!-- results:name -->` and `<!-- /results -->` replaced.
 
@@ -49,11 +54,10 @@ def update_region(text: str, name: str, content: str) -> str | None:
     return pattern.sub(lambda _: f"{opening}\n{content}\n{closing}", text)
 
 
-def update_readme(path: Path, name: str, summary: Summary) -> bool:
-    """Write the table into the region `name` of a file; return whether the file has that region."""
+def update_readme(path: Path, name: str, content: str) -> bool:
+    """Write the content into the region `name` of a file; return whether the file has that region."""
     if not path.is_file():
         return False
-    content = f"{markdown_table(summary)}\n\n{results_caption(summary)}"
     updated = update_region(path.read_text(encoding="utf-8"), name, content)
     if updated is not None:
         write_file(path, updated)

@@ -28,12 +28,12 @@ def write_page(path: Path, summary: Summary, records: Sequence[Record]) -> None:
         "findings": read_findings(summary),
         "figures": [
             Markup(inline_svg(draw_accuracy_by_bag_size(summary), "Final test accuracy by bag size and loss")),
-            Markup(inline_svg(draw_learning_curves(summary), "Test accuracy over epochs, KL and ROT")),
+            Markup(inline_svg(draw_learning_curves(summary), "Test accuracy over epochs, by loss")),
         ],
         "records": records,
         "recipe": common_recipe(records),
         "environments": environments(records),
-        "hours": sum(record.seconds for record in records) / 3600,
+        "time": duration(sum(record.seconds for record in records)),
     }
     write_html(path, "page.html", values)
 
@@ -54,3 +54,15 @@ def environments(records: Sequence[Record]) -> list[tuple[Provenance, int]]:
     for record in records:
         counts[Provenance(**{**asdict(record.provenance), "started": ""})] += 1
     return counts.most_common()
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it.
+
+    Example:
+        >>> duration(42), duration(1200), duration(9000)
+        ('42 seconds', '20 minutes', '2.5 hours')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

@@ -11,6 +11,9 @@ from bagwise.report.summary import LOSS_LABELS, Accuracy, Summary
 # numbers, so a reader with another threshold can judge again.
 SMALL = 0.03
 
+# Easy data lose little up to bags of 64 or so: only bags from this size on can show that larger ones cost nothing.
+_LARGE = 256
+
 HOLDS = "holds"
 IN_PART = "holds in part"
 FAILS = "does not hold"
@@ -114,11 +117,16 @@ def _decline(summary: Summary) -> Finding:
             continue
         start, end = points[16].mean, points[largest].mean
         is_near_chance = largest < 1000 or end <= 2 * summary.chance
-        verdicts.append(FAILS if start - end <= SMALL else HOLDS if is_near_chance else IN_PART)
+        if start - end <= SMALL:
+            verdicts.append(FAILS if largest >= _LARGE else UNMEASURED)
+        else:
+            verdicts.append(HOLDS if is_near_chance else IN_PART)
         parts.append(f"{LOSS_LABELS[loss]} {_percent(start)} to {_percent(end)}")
     if not parts:
         return Finding(claim, UNMEASURED, "This needs records at bag size 16 and at the largest size.")
     evidence = f"From bags of 16 to bags of {largest}: {'; '.join(parts)} (chance {_percent(summary.chance)})."
+    if UNMEASURED in verdicts:
+        evidence += f" To tell, it needs records at bag size {_LARGE} or more."
     return Finding(claim, _overall(verdicts), evidence)
 
 

@@ -18,6 +18,7 @@ from bagwise.experiments.leaderboard.pretrained import pretraining_passes
 from bagwise.experiments.leaderboard.running import make_task, run_benchmark_cell
 from bagwise.experiments.time_limit import TimeLimit
 from bagwise.networks import mlp
+from bagwise.report.leaderboard_words import read_self_training
 from bagwise.self_training import self_train
 from bagwise.training import Recipe, train
 from fakes.tiny_benchmark import TINY
@@ -149,6 +150,17 @@ def test_self_training_without_pretraining_keeps_what_held_out_bags_prefer(views
     by_kl = [accuracy for accuracy in record.curve.test_accuracy if accuracy is not None][-2]
     assert record.selection.criterion.endswith("improve it" if views_teach else "KL is kept")
     assert (record.final.accuracy == by_kl) == (not views_teach)
+
+
+def test_self_training_says_so_where_no_bags_are_left_to_decide(tiny_preset, table, tmp_path):
+    record = run("self-training", table, tmp_path, bag_size=32)  # 15 bags
+    assert record.selection.criterion.endswith(
+        "; then, with no bags left to decide by, the copy that learned from labels of the probe is taken"
+    )
+    assert read_self_training([record]) == (
+        "Self-training kept KL's network in 0 of 1 cells; in 1, no bags were held out to decide by, and the copy was "
+        "taken."
+    )
 
 
 class Noise:

@@ -34,6 +34,10 @@ from bagwise.training.evaluation import Predictor
 _PASSES_PER_EPOCH = 1 + FORWARD
 _INSTANCES_PER_PREDICTION = 2048
 
+# How a record says what became of self-training; `report.leaderboard_words` counts them.
+KL_IS_KEPT = "KL is kept"
+NONE_DECIDE = "with no bags left to decide by"
+
 
 @dataclass(frozen=True)
 class ByProbe:
@@ -145,9 +149,12 @@ class BySelfTraining:
         result.history[-1]["seconds"] += seconds - sum(entry["seconds"] for entry in result.history)
         result.history[-1]["evaluation"] = task.evaluator()(result.network)
         history, seconds = _joined(by_kl.selection, by_kl.history, result.history)
-        kept = f"labels of the {result.start} improve it" if result.improved else "KL is kept"
-        criterion = f"{by_kl.selection.criterion}; then, by {held_out.sum()} others, {kept}"
-        selection = replace(by_kl.selection, criterion=criterion)
+        if held_out.any():
+            kept = f"labels of the {result.start} improve it" if result.improved else KL_IS_KEPT
+            decision = f"by {held_out.sum()} others, {kept}"
+        else:
+            decision = f"{NONE_DECIDE}, the copy that learned from labels of the {result.start} is taken"
+        selection = replace(by_kl.selection, criterion=f"{by_kl.selection.criterion}; then, {decision}")
         outcome = Outcome(result.network, selection, by_kl.chosen, recipe, history, seconds)
         return Attempt(outcome, spent + passes)
 
