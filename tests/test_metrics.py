@@ -80,3 +80,9 @@ def test_met_proportions_score_zero():
     logits = 50 * torch.eye(2).double()
     got = metrics.bag_metrics(logits, torch.tensor([0, 0]), torch.tensor([[0.5, 0.5]]).double())
     assert got == pytest.approx({"kl": 0, "l1": 0}, abs=1e-12)
+
+
+def test_an_empty_bag_has_no_part_in_the_divergence():
+    logits, proportions = torch.tensor([[0.9, 0.1], [0.9, 0.1]]).log(), torch.tensor([[0.9, 0.1], [0.5, 0.5]])
+    found = metrics.bag_metrics(logits, torch.tensor([0, 0]), proportions)
+    assert found == pytest.approx({"kl": 0.0, "l1": 0.0}, abs=1e-6)

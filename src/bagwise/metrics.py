@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
+from bagwise.functional.inputs import prepare, reduce_bags
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -69,11 +70,12 @@ def bag_kl_divergence(logits: Tensor, bag_index: Tensor | BagLayout, proportions
     .. math:: \sum_k z_k \log \frac{z_k}{p_k}, \qquad 0 \log 0 = 0
 
     Unlike `functional.bag_kl` it is zero where the proportions are met, so it compares across bags.
-    Bags with unknown proportions (NaN) are left out.
+    Bags with unknown proportions (NaN) and empty ones are left out.
     """
-    cross_entropy = BF.bag_kl(logits, bag_index, proportions)
-    negative_entropy = torch.xlogy(proportions, proportions).sum(dim=1).nanmean()
-    return cross_entropy.double() + negative_entropy.double()
+    inputs = prepare(logits, bag_index, proportions)
+    cross_entropy = BF.bag_kl(logits, inputs.layout, proportions, reduction="none").double()
+    negative_entropy = torch.xlogy(proportions, proportions).sum(dim=1).double()
+    return reduce_bags(cross_entropy + negative_entropy, inputs.counted, "mean")
 
 
 def bag_l1(logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -178,3 +179,14 @@ def test_hold_out_leaves_a_bag_on_either_side():
         bags.hold_out(1.0, seed=0)
     with pytest.raises(ValueError, match="at least 2 bags"):
         bags.subset([0]).hold_out(0.5, seed=0)
+
+
+@pytest.mark.parametrize("row", [[np.nan, 7], [np.inf, 1]])
+def test_counts_that_are_known_in_part_are_refused(row):
+    with pytest.raises(ValueError, match=r"counts must be finite, and known for all classes or for none, but bag 'a'"):
+        Bags(torch.zeros(4, 1), ["a", "a", "b", "b"], [row, [1, 3]], counts=True)
+
+
+def test_a_data_frame_is_no_array():
+    with pytest.raises(TypeError, match=r"got a data frame.*to_numpy"):
+        Bags(pa.table({"x": [1.0, 2.0]}), [0, 1], [[1, 0], [0, 1]])

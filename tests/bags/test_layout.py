@@ -89,3 +89,13 @@ def test_as_layout_accepts_both_and_checks_the_number_of_bags():
 def test_sizes_must_be_counts():
     with pytest.raises(ValueError, match="sizes must be a list of counts"):
         BagLayout.from_sizes([1, -1])
+
+
+def test_a_layout_does_not_change_with_the_tensor_it_was_made_from():
+    index, sizes = torch.tensor([0, 0, 0, 1]), np.array([3, 1])
+    layouts = BagLayout.from_index(index), BagLayout.from_sizes(sizes)
+    index.fill_(1)
+    sizes.fill(2)
+    for layout in layouts:
+        assert layout.bag_index.tolist() == [0, 0, 0, 1]
+        assert layout.host_sizes.tolist() == layout.sizes.tolist() == [3, 1]

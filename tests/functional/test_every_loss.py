@@ -260,3 +260,15 @@ def test_modules_are_the_functions(name):
 def test_modules_refuse_bad_options_when_built(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("name", ["bag_kl", "noisy_bag_kl"])
+def test_nan_logits_give_nan_and_not_a_number(name):
+    """An infinite loss would blame the proportions, a finite one nobody."""
+    logits = torch.zeros(4, 3)
+    logits[0, 0] = torch.nan
+    arguments = logits, torch.tensor([0, 0, 1, 1]), torch.full((2, 3), 1 / 3)
+    noise = (BF.ProportionNoise("laplace", 1.0),) if name == "noisy_bag_kl" else ()
+    values = getattr(BF, name)(*arguments, *noise, reduction="none")
+    assert values[0].isnan()
+    assert values[1].isfinite()

@@ -45,3 +45,11 @@ def test_the_truth_is_the_best_of_a_large_bag():
 def test_the_order_must_be_a_count():
     with pytest.raises(ValueError, match="order must be at least 1, but got 0"):
         BF.moment_matching(torch.zeros(2, 2), torch.tensor([0, 0]), torch.tensor([[0.5, 0.5]]), order=0)
+
+
+def test_a_look_in_inference_mode_does_not_spoil_training():
+    logits, index, proportions = torch.randn(6, 7), torch.tensor([0, 0, 0, 1, 1, 1]), torch.full((2, 7), 1 / 7)
+    with torch.inference_mode():
+        BF.moment_matching(logits, index, proportions)
+    BF.moment_matching(logits.requires_grad_(), index, proportions).backward()
+    assert logits.grad.isfinite().all()

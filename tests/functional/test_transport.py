@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from bagwise.bags.layout import BagLayout
-from bagwise.functional import transport, transport_solvers
+from bagwise.functional import apportion, transport, transport_solvers
 from bagwise.functional.inputs import prepare
 from bagwise.functional.transport import largest_remainder, solve_transport, transport_lp
 from reference import brute_force, literal
@@ -341,3 +341,23 @@ def test_errors_name_the_nearest_choice():
         transport_lp(logits, bag_index, z, marginals="round")
     with pytest.raises(ValueError, match="reduction must be one of"):
         transport_lp(logits, bag_index, z, reduction="avg")
+
+
+def test_whole_counts_are_known_in_float32_beside_logits_in_float64():
+    labels = torch.tensor([0, 1, 1, *[2] * 7])
+    proportions = torch.tensor([[0.1, 0.2, 0.7]])
+    logits = torch.full((10, 3), -torch.inf, dtype=torch.float64).scatter(1, labels[:, None], 0)
+    assert transport_lp(logits, torch.zeros_like(labels), proportions) == 0
+    rough = torch.randn(10, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    plan = apportion(rough, torch.zeros_like(labels), proportions, how="lp").labels
+    assert set(plan.unique().tolist()) == {0, 1}
+    # thirds of ten are no whole counts, whatever the type
+    plan = apportion(rough, torch.zeros_like(labels), torch.full((1, 3), 1 / 3), how="lp").labels
+    assert (plan.sum(dim=0) - 10 / 3).abs().max() < 1e-6
+
+
+def test_proportions_with_a_gradient():
+    proportions = torch.full((2, 2), 0.5, requires_grad=True)
+    logits = torch.randn(4, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    transport_lp(logits, torch.tensor([0, 0, 1, 1]), proportions).backward()
+    assert logits.grad.isfinite().all()

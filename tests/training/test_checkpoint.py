@@ -3,6 +3,7 @@ import os
 import stat
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -67,6 +68,19 @@ def test_a_finished_run_is_not_trained_again(make_bags, make_network, weights, t
     assert torch.equal(weights(first), weights(second))
 
 
+class Shifted:
+    """An augmentation that is no dataclass."""
+
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, instances, _generator):
+        return instances + self.by
+
+    def normalise(self, instances):
+        return instances
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -77,15 +91,21 @@ def test_a_finished_run_is_not_trained_again(make_bags, make_network, weights, t
         ({"network": nn.Linear(5, 3)}, 'network.class is "Sequential" there and "Linear" here.*more'),
         ({"sizes": (4, 4)}, "bags.bags is 8 there and 2 here"),
         ({"seed": 1}, "bags.digest"),
+        ({"factor": 2}, "bags.contents"),
+        ({"activation": nn.Tanh()}, "network.layers"),
+        ({"augment": Shifted(1.0)}, "augment.by is 0.0 there and 1.0 here"),
     ],
 )
 def test_another_run_is_refused_and_the_difference_named(make_bags, make_network, tmp_path, change, message):
-    train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path)
+    train(make_network(), bags=make_bags(), recipe=RECIPE, augment=Shifted(0.0), folder=tmp_path)
     before = (tmp_path / "checkpoint.safetensors").read_bytes(), (tmp_path / "log.jsonl").read_bytes()
     bags = make_bags(**{key: change.pop(key) for key in ("sizes", "seed") if key in change})
+    bags.instances *= change.pop("factor", 1)
     network = change.pop("network", make_network())
+    if "activation" in change:
+        network[2] = change.pop("activation")
     with pytest.raises(CheckpointError, match=message):
-        train(network, bags=bags, folder=tmp_path, **{"recipe": RECIPE, **change})
+        train(network, bags=bags, folder=tmp_path, **{"recipe": RECIPE, "augment": Shifted(0.0), **change})
     assert before == ((tmp_path / "checkpoint.safetensors").read_bytes(), (tmp_path / "log.jsonl").read_bytes())
 
 
@@ -113,6 +133,28 @@ def test_a_damaged_folder_is_refused_with_the_fix(make_bags, make_network, tmp_p
     damage(tmp_path / "checkpoint.safetensors")
     with pytest.raises(CheckpointError, match=f"{message}.*choose another folder"):
         train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path)
+
+
+def test_files_of_somebody_else_are_left_alone(make_bags, make_network, tmp_path):
+    (tmp_path / ".notes.tmp").write_text("mine")
+    (tmp_path / "log.jsonl").write_text("a diary\n")
+    with pytest.raises(CheckpointError, match=r"is not the log of a training.*Move it away"):
+        train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path)
+    assert (tmp_path / ".notes.tmp").read_text() == "mine"
+    assert (tmp_path / "log.jsonl").read_text() == "a diary\n"
+
+
+@pytest.mark.parametrize("score", [np.float32(0.5), torch.tensor(0.5), np.int64(1)], ids=repr)
+def test_scores_may_be_numbers_of_numpy_and_torch(make_bags, make_network, tmp_path, score):
+    train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path, evaluator=lambda _: {"auc": score})
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["evaluation"]["auc"] for line in lines] == [float(score)] * 4
+
+
+def test_scores_that_are_no_numbers_are_refused_by_name(make_bags, make_network, tmp_path):
+    with pytest.raises(TypeError, match=r"an evaluator returned Tensor.*float"):
+        scores = {"per class": torch.ones(2)}
+        train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path, evaluator=lambda _: scores)
 
 
 def test_tensors_of_any_kind_survive(tmp_path):

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from bagwise.bags import Bags
+from bagwise.functional import rot
+from bagwise.losses import ROTLoss
 from bagwise.training import NonFiniteLossError, Recipe, train
 from bagwise.training.checkpoint import load_checkpoint
 
@@ -86,6 +88,44 @@ def test_impossible_proportions_name_their_bags(make_network):
     bags = Bags(instances, ["a", "a", "b", "b"], [[0.5, 0.5], [0.5, 0.5]])
     with pytest.raises(NonFiniteLossError, match="not finite for bag 'a': the network gives no probability"):
         train(Sure(), bags=bags, recipe=RECIPE)
+
+
+def test_a_network_that_makes_nan_is_told_from_impossible_proportions(make_bags):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, inputs):
+            return self.scale * inputs[:, :3].sqrt()
+
+    bags = make_bags()
+    bags.instances.abs_()
+    bags.instances[bags.rows_of(np.array([5]))[0], 0] = -1.0
+    with pytest.raises(NonFiniteLossError, match=r"the loss is NaN for bag 'bag-5': the network gives NaN"):
+        train(Root(), bags=bags, recipe=RECIPE)
+
+
+@pytest.mark.parametrize("method", [ROTLoss(), rot])
+def test_a_loss_is_no_method(make_bags, make_network, method):
+    with pytest.raises(TypeError, match=r"as get_method\('rot', alpha=0.3\) gives it"):
+        train(make_network(), bags=make_bags(), method=method, recipe=RECIPE)
+
+
+def test_bags_of_which_nothing_is_known_are_refused(make_bags, make_network):
+    with pytest.raises(ValueError, match="nothing to learn from"):
+        train(make_network(), bags=make_bags(unknown=range(8)), recipe=RECIPE)
+
+
+@pytest.mark.parametrize("chunk", [None, 6])
+def test_a_network_that_returns_a_tuple(make_bags, make_network, chunk):
+    class Pair(nn.Sequential):
+        def forward(self, inputs):
+            return super().forward(inputs), inputs
+
+    recipe = Recipe(epochs=1, batch_instances=10, chunk_instances=chunk)
+    with pytest.raises(TypeError, match=r"logits must be a torch.Tensor .* but got tuple"):
+        train(Pair(make_network()), bags=make_bags(), recipe=recipe)
 
 
 def test_the_last_good_checkpoint_survives_a_bad_loss(make_bags, make_network, tmp_path):

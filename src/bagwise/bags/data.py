@@ -166,6 +166,11 @@ def as_instances(instances: Any) -> Instances:
     if isinstance(instances, np.ndarray):
         tensor = torch.from_numpy(np.ascontiguousarray(instances))
         return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
+    if hasattr(instances, "columns"):
+        raise TypeError(
+            "instances must be numbers a network can take, but got a data frame. Pass its values as an array "
+            "(frame.to_numpy()), or use ProportionClassifier, which encodes the columns."
+        )
     if isinstance(instances, MapDataset) and not isinstance(instances, (str, bytes, Mapping)):
         return instances
     raise TypeError(

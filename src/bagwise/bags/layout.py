@@ -68,7 +68,7 @@ class BagLayout:
     def from_index(bag_index: Tensor, num_bags: int | None = None) -> BagLayout:
         """Lay out instances whose bag is `bag_index[instance]`; bags are numbered from 0 to `num_bags - 1`."""
         check_bag_index(bag_index, num_bags)
-        index = bag_index.detach().cpu().numpy().astype(np.int64, copy=False)
+        index = bag_index.detach().cpu().numpy().astype(np.int64)  # a copy: the caller may use the buffer again
         if num_bags is None:
             num_bags = int(index.max()) + 1 if index.size else 0
         sizes = np.bincount(index, minlength=num_bags)
@@ -79,7 +79,7 @@ class BagLayout:
     @staticmethod
     def from_sizes(sizes: Tensor | np.ndarray | list[int], device: torch.device | str = "cpu") -> BagLayout:
         """Lay out instances that come bag after bag, `sizes[bag]` of them each."""
-        host_sizes = np.asarray(sizes.cpu() if isinstance(sizes, Tensor) else sizes, dtype=np.int64)
+        host_sizes = np.array(sizes.cpu() if isinstance(sizes, Tensor) else sizes, dtype=np.int64)
         if host_sizes.ndim != 1 or (host_sizes < 0).any():
             raise ValueError(f"sizes must be a list of counts, one per bag, but got {host_sizes.tolist()}.")
         index = torch.from_numpy(np.repeat(np.arange(len(host_sizes)), host_sizes))

@@ -244,6 +244,13 @@ def check_labels(labels: Tensor, *, num_instances: int, num_classes: int) -> Non
 
 def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:
     """Raise unless each row of `counts [bags, classes]` can be divided by its sum, or is all NaN."""
+    odd = torch.nonzero(~(counts.isfinite().all(dim=1) | counts.isnan().all(dim=1)))
+    if odd.numel():
+        bag = int(odd[0])
+        raise ValueError(
+            f"counts must be finite, and known for all classes or for none, but bag {bag_names[bag]!r} has "
+            f"{_row(counts, bag)}. Fill them in (0 where nobody was counted), or make the whole row NaN (unknown)."
+        )
     negative = torch.nonzero((counts < 0).any(dim=1))
     if negative.numel():
         bag = int(negative[0])

@@ -136,6 +136,7 @@ class _Monomials:
 
 
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)  # what is kept must also serve a training, whoever asks for it first
 def _monomials(num_classes: int, degree: int, device: torch.device) -> _Monomials:
     by_degree = [list(combinations_with_replacement(range(num_classes), r)) for r in range(degree + 1)]
     tuples = by_degree[degree]

@@ -32,8 +32,8 @@ def segment_logsumexp(values: Tensor, layout: BagLayout) -> Tensor:
     shift = torch.where(shift.isfinite(), shift, 0)
     total = segment_sum((values - expand(shift, layout)).exp(), layout)
     # log(0) has an infinite slope, which times a zero cotangent would be NaN: never take it
-    positive = total > 0
-    return torch.where(positive, torch.where(positive, total, 1).log() + shift, -torch.inf)
+    impossible = total == 0  # not so where it is NaN, which must stay NaN
+    return torch.where(impossible, -torch.inf, torch.where(impossible, 1, total).log() + shift)
 
 
 def expand(values: Tensor, layout: BagLayout) -> Tensor:

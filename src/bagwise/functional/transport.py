@@ -42,6 +42,7 @@ _INSTANCES_PER_CLASS = 8
 _LARGEST_MATRIX = 2048
 _LARGE_BAG = 4096
 _FEW_CLASSES = 16
+_FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
 def transport_lp(
@@ -106,11 +107,13 @@ def largest_remainder(target: Tensor) -> Tensor:
 
 def _solver(inputs: Inputs, marginals: str) -> BlockSolver:
     """Return the function that solves a block of bags."""
-    z = inputs.proportions.double()
+    z = inputs.proportions.detach().double()
     total = z.sum(dim=1, keepdim=True).clamp(min=0.5)  # 1 to rounding, or 0 where the proportions are unknown
     target = inputs.layout.sizes[:, None] * z / total  # [bags, K]
     counts = target.round()
-    rounding = 8 * torch.finfo(inputs.proportions.dtype).eps  # of a proportion that stands for a whole count
+    # of a proportion that stands for a whole count; `Bags` keeps them in float32, whatever the type of the logits
+    kept_in_float32 = (z == z.float()).all(dim=1)
+    rounding = torch.where(kept_in_float32, _FLOAT32_EPS, torch.finfo(inputs.proportions.dtype).eps) * 8
     # the errors of a bag add up to less than one instance, so that the rounded counts sum to its size
     whole = (target - counts).abs().sum(dim=1) <= (rounding * inputs.layout.sizes).clamp(max=0.4)
     all_whole = bool(whole.all())

@@ -33,8 +33,9 @@ class RunFolder:
         """Make the folder ready for `run`, new or resumed, before any time is spent on training."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while writing
-                leftover.unlink(missing_ok=True)
+            for file in (self.checkpoint, self.log):
+                for leftover in self.path.glob(f".{file.name}.*.tmp"):  # of a process that was killed while writing
+                    leftover.unlink(missing_ok=True)
             write_atomically(self.path / ".writable", b"")
             (self.path / ".writable").unlink()
         except OSError as error:
@@ -61,7 +62,7 @@ class RunFolder:
         """Add the line of one epoch to the log."""
         try:
             with open(self.log, "a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+                file.write(json.dumps(entry, default=_plain_number) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -94,17 +95,38 @@ class RunFolder:
 
     def _rewind_log(self, epochs: int) -> None:
         """Keep the first `epochs` lines of the log, which must be those of the first epochs."""
-        lines = self.log.read_bytes().splitlines(keepends=True)[:epochs] if self.log.exists() else []
-        try:
-            kept = [json.loads(line)["epoch"] for line in lines]
-        except (ValueError, KeyError, TypeError):
-            kept = []
+        lines = self.log.read_bytes().splitlines(keepends=True) if self.log.exists() else []
+        if lines and not epochs and _epoch_of(lines[0]) != 1:
+            raise CheckpointError(
+                f"{self.log} is not the log of a training, and would be overwritten. Move it away, or choose another "
+                "folder."
+            )
+        lines = lines[:epochs]
+        kept = [_epoch_of(line) for line in lines]
         if kept != list(range(1, epochs + 1)):
             raise CheckpointError(
                 f"{self.log} does not hold one line for each of the {epochs} epochs of the checkpoint beside it. "
                 "Put it back as it was, or choose another folder."
             )
         write_atomically(self.log, b"".join(lines))
+
+
+def _epoch_of(line: bytes) -> int | None:
+    """Return the epoch of a line of the log; None where it is no such line."""
+    try:
+        return json.loads(line)["epoch"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a number of NumPy or torch as one of Python, for JSON."""
+    if getattr(value, "ndim", None) == 0:
+        return value.item()
+    raise TypeError(
+        f"the log of a run holds numbers and words, but an evaluator returned {type(value).__name__}: {value!r:.80}. "
+        "Let it return float(...) of each score."
+    )
 
 
 def _differences(saved: Any, wanted: Any, place: str = "") -> list[str]:

@@ -104,7 +104,9 @@ def train(
     """
     check_count("evaluate_every", evaluate_every)
     check_count("checkpoint_every", checkpoint_every)
-    method = told_prior(get_method(method) if isinstance(method, str) else method, bags)
+    method = told_prior(get_method(method) if isinstance(method, str) else _checked_method(method), bags)
+    if bool(bags.proportions.isnan().all()):
+        raise ValueError("there is nothing to learn from: the proportions of all bags are unknown (NaN).")
     strong_augment = _checked_strong_view(method, strong_augment, recipe)
     normalise = None if augment is None else augment.normalise
     chunk = recipe.chunk_instances or 2048
@@ -228,6 +230,15 @@ def _backward(fabric: Fabric, method: Method, step: Step, scale: float, synchron
             losses = method.loss(model(batch.instances), batch.layout, batch.proportions, reduction="none")
         fabric.backward(losses.sum() * scale)
     return losses.detach()
+
+
+def _checked_method(method: Method) -> Method:
+    if isinstance(method, StepMethod) or callable(getattr(method, "loss", None)):
+        return method
+    raise TypeError(
+        f"method must be a name such as 'rot', or a method as get_method('rot', alpha=0.3) gives it, but got "
+        f"{method!r:.80}. A loss of bagwise.losses or bagwise.functional is for a loop of your own."
+    )
 
 
 def _checked_strong_view(method: Method, strong_augment: Augment | None, recipe: Recipe) -> Augment | None:

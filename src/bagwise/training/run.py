@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import zlib
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from bagwise.bags import Augment, Bags
+from bagwise.bags.data import Instances
 from bagwise.methods import Method, method_name
 from bagwise.training.recipe import Recipe
+
+_ROWS_COMPARED = 1000
 
 
 def describe_run(
@@ -24,22 +30,43 @@ def describe_run(
 ) -> dict[str, Any]:
     """Describe everything that decides which weights a training ends with."""
     description = {
-        "network": {
-            "class": type(network).__name__,
-            "tensors": {name: list(tensor.shape) for name, tensor in network.state_dict().items()},
-        },
+        "network": describe_network(network),
         "method": {"name": method_name(method), **_fields(method)},
         "bags": {
             "bags": bags.num_bags,
             "instances": bags.num_instances,
             "classes": bags.num_classes,
-            "digest": _digest(bags),
+            "digest": digest(bags.proportions, bags.layout.bag_index),
+            "contents": digest(*_some_rows(bags.instances)),
         },
         "recipe": _fields(recipe),
         "augment": _named(augment),
         "strong_augment": _named(strong_augment),
     }
-    return json.loads(json.dumps(description, default=repr))  # as it will be read back: tuples become lists
+    return as_json(description)
+
+
+def describe_network(network: nn.Module) -> dict[str, Any]:
+    """Describe a network by its layers and the shapes of its tensors."""
+    state = network.state_dict()
+    return {
+        "class": type(network).__name__,
+        "layers": zlib.crc32(_repr(network).encode()),
+        "tensors": {name: list(value.shape) for name, value in state.items() if isinstance(value, Tensor)},
+    }
+
+
+def as_json(description: dict[str, Any]) -> dict[str, Any]:
+    """Return a description as it will be read back: tuples become lists, what JSON has no word for its repr."""
+    return json.loads(json.dumps(description, default=_repr))
+
+
+def digest(*tensors: Tensor) -> str:
+    """Return a checksum of tensors that live on the CPU or on a GPU."""
+    total = 0
+    for tensor in tensors:
+        total = zlib.crc32(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
 
 
 def _named(augment: Augment | None) -> dict[str, Any] | None:
@@ -47,10 +74,18 @@ def _named(augment: Augment | None) -> dict[str, Any] | None:
 
 
 def _fields(thing: Any) -> dict[str, Any]:
-    return dataclasses.asdict(thing) if dataclasses.is_dataclass(thing) else {}  # pyright: ignore[reportArgumentType]
+    if dataclasses.is_dataclass(thing):
+        return dataclasses.asdict(thing)  # pyright: ignore[reportArgumentType]
+    return dict(getattr(thing, "__dict__", {}))
 
 
-def _digest(bags: Bags) -> str:
-    digest = zlib.crc32(bags.proportions.contiguous().numpy().data)
-    digest = zlib.crc32(bags.layout.bag_index.contiguous().numpy().data, digest)
-    return f"{digest:08x}"
+def _some_rows(instances: Instances) -> list[Tensor]:
+    """Return rows spread over the instances, enough to tell other data; none of a dataset, which may draw at random."""
+    if not isinstance(instances, Tensor):
+        return []
+    rows = np.linspace(0, len(instances) - 1, _ROWS_COMPARED).astype(np.int64)
+    return [instances[torch.from_numpy(rows)]]
+
+
+def _repr(thing: object) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))  # addresses differ from process to process

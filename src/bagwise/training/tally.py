@@ -45,12 +45,13 @@ class LossTally:
 
     def _explanation(self) -> str:
         for numbers, losses in self._pending:
-            bad = ~losses.isfinite().cpu().numpy()
-            if bad.any():
-                return self._name_culprits(numbers, bad)
+            values = losses.cpu().numpy()
+            if not np.isfinite(values).all():
+                return self._name_culprits(numbers, values)
         return "the loss is not finite in another process; its message names the bag."
 
-    def _name_culprits(self, numbers: np.ndarray, bad: np.ndarray) -> str:
+    def _name_culprits(self, numbers: np.ndarray, losses: np.ndarray) -> str:
+        bad = ~np.isfinite(losses)
         # batch norm spreads one bad instance over the whole batch: look at the instances of all its bags
         if broken := [number for number in numbers if not self._has_finite_instances(number)]:
             return (
@@ -61,6 +62,11 @@ class LossTally:
             return (
                 f"the loss of every bag of a batch is not finite (the first: {self._names(numbers[:1])}): "
                 "the weights have diverged. Lower the learning rate or add a warm-up."
+            )
+        if np.isnan(losses).any():
+            return (
+                f"the loss is NaN for {self._names(numbers[np.isnan(losses)])}: the network gives NaN for instances "
+                "that are finite. Look for a division by zero, a logarithm or a root in it, or lower the learning rate."
             )
         return (
             f"the loss is not finite for {self._names(numbers[bad])}: the network gives no probability to a class "

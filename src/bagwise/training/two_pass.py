@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bagwise.bags import Batch
+from bagwise.bags.validation import check_logits
 from bagwise.methods import LossMethod
 from bagwise.training.randomness import forked_randomness
 
@@ -62,6 +63,7 @@ def _logits(model: nn.Module, batch: Batch) -> Tensor:
     logits, start = torch.empty(0), 0
     for piece in batch.pieces:
         part = model(piece)
+        check_logits(part)
         if start == 0:
             # one buffer: many small tensors kept between large ones that come and go would fragment the memory
             logits = part.new_empty(batch.layout.num_instances, part.shape[1])
