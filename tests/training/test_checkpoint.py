@@ -152,8 +152,8 @@ def test_scores_may_be_numbers_of_numpy_and_torch(make_bags, make_network, tmp_p
 
 
 def test_scores_that_are_no_numbers_are_refused_by_name(make_bags, make_network, tmp_path):
+    scores = {"per class": torch.ones(2)}
     with pytest.raises(TypeError, match=r"an evaluator returned Tensor.*float"):
-        scores = {"per class": torch.ones(2)}
         train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path, evaluator=lambda _: scores)
 
 
