@@ -84,6 +84,10 @@ def test_onnx_gives_the_same_probabilities(tmp_path, classifier):
     for rows in (1, 7, 200):
         (got,) = session.run(["probabilities"], {"x": X[:rows]})
         np.testing.assert_allclose(got, model.predict_proba(X[:rows]), atol=1e-5)
+    extreme = np.array([[1e300, 1e9, 0, 7], [-1.7e308, np.nan, 0, 7], [0, -1e300, 0, 7], [0, 1e9, 1e13, 1e300]])
+    (got,) = session.run(["probabilities"], {"x": extreme})
+    assert np.isfinite(got).all()
+    np.testing.assert_allclose(got, model.predict_proba(extreme), atol=1e-5)
 
 
 def test_onnx_is_for_numbers(people, wards, tmp_path, classifier):
