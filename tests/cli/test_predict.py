@@ -85,6 +85,43 @@ def test_an_error_in_a_late_slice_leaves_nothing(place_with_model, monkeypatch):
     assert place_with_model.contents() == before
 
 
+def test_a_number_beyond_all_others_gives_probabilities(place_with_model):
+    ages = [1e300, -1e300, *place_with_model.people["age"][2:].to_list()]
+    place_with_model.write("people.csv", place_with_model.people.with_columns(age=pl.Series(ages)))
+    assert run("predict model people.csv --out out.parquet").exit_code == 0
+    chances = read(place_with_model / "out.parquet").select(pl.col("^probability .*$")).to_numpy()
+    np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "predict model rows.parquet --out out.csv",
+        "evaluate model rows.parquet --label vote",
+        "apportion model rows.parquet --proportions counts.csv --out out.csv",
+    ],
+)
+def test_what_the_model_does_not_know_is_told(place_with_model, monkeypatch, line):
+    monkeypatch.setattr(prediction, "_ROWS_PER_SLICE", 50)
+    homes = ["OWN", *place_with_model.survey["home"][1:359].to_list(), "RENT"]
+    incomes = [None, None, *place_with_model.survey["income"][2:].to_list()]
+    rows = place_with_model.survey.drop("person").with_columns(
+        age=pl.lit(None, dtype=pl.Float64), home=pl.Series(homes), income=pl.Series(incomes)
+    )
+    place_with_model.write("rows.parquet", rows if "evaluate" in line else rows.drop("vote"))
+    done = run(f"{line} --json")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        "note: categories that the model does not know: home in 2 of 360 rows (such as 'OWN').",
+        "note: values missing, unlike when the model was fitted: age in 360 of 360 rows, income in 2 of 360 rows.",
+    ]
+    assert json.loads(done.stdout)["surprises"] == [
+        {"column": "age", "unknown_rows": 0, "example": None, "missing_rows": 360},
+        {"column": "income", "unknown_rows": 0, "example": None, "missing_rows": 2},
+        {"column": "home", "unknown_rows": 2, "example": "OWN", "missing_rows": 0},
+    ]
+
+
 # ---------------------------------------------------------------- evaluate
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bagwise.cli.messages import failures_explained, say, say_unused, show, show_json
+from bagwise.cli.messages import failures_explained, say, say_surprises, say_unused, show, show_json
 from bagwise.cli.options import AsJson, Counts, Keep, Model, Overwrite, Proportions, Rows, unique
 from bagwise.cli.progress import row_progress
 
@@ -63,6 +63,7 @@ def apportion(
                 progress=progress,
             )
         say_unused(done.unused_columns)
+        say_surprises(done.surprises, done.rows)
         if done.bags_not_converged:
             say(f"warning: the labels of {done.bags_not_converged:,} of {done.bags:,} bags may not be the best.")
         if json:

@@ -18,6 +18,7 @@ from bagwise.commands.prediction import Progress, RowPredictor, check_kept, pred
 from bagwise.estimator import ProportionClassifier
 from bagwise.metrics import bag_l1
 from bagwise.tables.files import file_type, write_frame
+from bagwise.tables.surprises import Surprise
 
 HOW = ("rot", "lp", "combinatorial")
 
@@ -36,6 +37,7 @@ class Apportioned:
             prediction of the model.
         gap_after: the same for the labels that were written.
         unused_columns: columns of the table that the model does not know.
+        surprises: columns with categories or gaps that the model does not know.
     """
 
     labels: str
@@ -46,6 +48,7 @@ class Apportioned:
     gap_before: float
     gap_after: float
     unused_columns: tuple[str, ...]
+    surprises: tuple[Surprise, ...]
 
 
 def apportion_file(
@@ -111,4 +114,5 @@ def apportion_file(
         gap_before=float(bag_l1(logits, index, shares)),
         gap_after=float(bag_l1(plan.labels.clamp(min=1e-300).log(), index, shares)),
         unused_columns=predictor.unused,
+        surprises=predictor.surprises(),
     )
