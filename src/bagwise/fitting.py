@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bagwise.bags import Augment, Bags
 from bagwise.bags.seeds import derived_seed
-from bagwise.bags.validation import check_between
+from bagwise.bags.validation import check_random_state
 from bagwise.functional import bag_kl
 from bagwise.functional.noise import ProportionNoise, noisy_bag_kl
 from bagwise.methods import Method, NoisyKL, get_method
@@ -278,9 +278,9 @@ def bag_report(
 
 def seed_of(random_state: int | np.random.RandomState | None) -> int:
     """Return a seed without touching global random state, which scikit-learn's check_random_state would."""
+    check_random_state(random_state)
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31 - 1))
-    check_between("random_state", random_state, 0, float("inf"))
     return int(random_state)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bagwise.tables.columns import Numbers
+from bagwise.tables.columns import MOST_DEVIATIONS, Numbers
 from bagwise.training.checkpoint import write_atomically
 
 
@@ -30,7 +30,8 @@ class _FromRawNumbers(nn.Module):
         """Return the probabilities `[rows, classes]` of `x [rows, columns]` float64, NaN where missing."""
         missing = x.isnan()
         # in double precision until the values are small: float32 would round times and large counts
-        scaled = torch.where(missing, 0.0, (x - self._center) / self._scale).float()  # pyright: ignore[reportOperatorIssue]
+        deviations = ((x - self._center) / self._scale).clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS)  # pyright: ignore[reportOperatorIssue]
+        scaled = torch.where(missing, 0.0, deviations).float()
         kept = scaled.index_select(1, self._valued)  # pyright: ignore[reportArgumentType]
         marks = missing.float().index_select(1, self._marked)  # pyright: ignore[reportArgumentType]
         return self._network(torch.cat([kept, marks], dim=1)).softmax(dim=1)

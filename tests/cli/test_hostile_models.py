@@ -109,7 +109,8 @@ def test_a_label_that_is_not_there_or_is_an_input(place_with_model):
 def test_proportions_that_the_model_does_not_fit(place_with_model):
     place = place_with_model
     fails_in_one_line(place, f"{APPORTION} --how lpp", "--how", "Did you mean 'lp'?")
-    fails_in_one_line(place, f"{APPORTION} --alpha 1", "alpha must lie strictly between 0 and 1")
+    fails_in_one_line(place, f"{APPORTION} --how rot --alpha 1", "alpha must lie strictly between 0 and 1")
+    fails_in_one_line(place, f"{APPORTION} --alpha 0.1", "--how lp meets exactly, but got 0.1", "choose --how rot")
     fails_in_one_line(place, f"{APPORTION} --bag ward", "a column of people.csv", "'precinct'", "'ward'")
     place.write("counts.csv", place.counts.rename({"B": "C"}))
     fails_in_one_line(place, APPORTION, "counts.csv must have a column for each class", "'B'")

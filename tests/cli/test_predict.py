@@ -85,6 +85,43 @@ def test_an_error_in_a_late_slice_leaves_nothing(place_with_model, monkeypatch):
     assert place_with_model.contents() == before
 
 
+def test_a_number_beyond_all_others_gives_probabilities(place_with_model):
+    ages = [1e300, -1e300, *place_with_model.people["age"][2:].to_list()]
+    place_with_model.write("people.csv", place_with_model.people.with_columns(age=pl.Series(ages)))
+    assert run("predict model people.csv --out out.parquet").exit_code == 0
+    chances = read(place_with_model / "out.parquet").select(pl.col("^probability .*$")).to_numpy()
+    np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "predict model rows.parquet --out out.csv",
+        "evaluate model rows.parquet --label vote",
+        "apportion model rows.parquet --proportions counts.csv --out out.csv",
+    ],
+)
+def test_what_the_model_does_not_know_is_told(place_with_model, monkeypatch, line):
+    monkeypatch.setattr(prediction, "_ROWS_PER_SLICE", 50)
+    homes = ["OWN", *place_with_model.survey["home"][1:359].to_list(), "RENT"]
+    incomes = [None, None, *place_with_model.survey["income"][2:].to_list()]
+    rows = place_with_model.survey.drop("person").with_columns(
+        age=pl.lit(None, dtype=pl.Float64), home=pl.Series(homes), income=pl.Series(incomes)
+    )
+    place_with_model.write("rows.parquet", rows if "evaluate" in line else rows.drop("vote"))
+    done = run(f"{line} --json")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        "note: categories that the model does not know: home in 2 of 360 rows (such as 'OWN').",
+        "note: values missing, unlike when the model was fitted: age in 360 of 360 rows, income in 2 of 360 rows.",
+    ]
+    assert json.loads(done.stdout)["surprises"] == [
+        {"column": "age", "unknown_rows": 0, "example": None, "missing_rows": 360},
+        {"column": "income", "unknown_rows": 0, "example": None, "missing_rows": 2},
+        {"column": "home", "unknown_rows": 2, "example": "OWN", "missing_rows": 0},
+    ]
+
+
 # ---------------------------------------------------------------- evaluate
 
 
@@ -134,16 +171,49 @@ def test_labels_of_all_kinds(labels, classes):
 APPORTION = "apportion model people.csv --proportions counts.csv --out labels.csv"
 
 
-@pytest.mark.parametrize(("how", "tolerance"), [("lp", 1e-6), ("combinatorial", 1e-6), ("rot", 0.5)])
-def test_labels_that_agree_with_the_bags(place_with_model, how, tolerance):
-    result = run_to_json(f"{APPORTION} --how {how} --keep precinct --alpha 0.01")
-    labels = read(place_with_model / "labels.csv")
-    found = labels.group_by("precinct").agg(pl.col("probability A").mean()).sort("precinct")["probability A"]
-    gaps = (found - place_with_model.shares["A"]).abs()
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        ("", 1e-6),
+        ("--how lp", 1e-6),
+        ("--how combinatorial --alpha 0.01", 1e-6),
+        ("--how rot --alpha 0.01", 0.5),
+        ("--how rot", 0.5),
+    ],
+)
+def test_labels_that_agree_with_the_bags(place_with_model, options, tolerance):
+    result = run_to_json(f"{APPORTION} {options} --keep precinct")
+    labels = read(place_with_model / "labels.csv").group_by("precinct")
+    found = labels.agg(pl.col("probability A").mean(), classes=(pl.col("class") == "A").mean()).sort("precinct")
+    gaps = (found["probability A"] - place_with_model.shares["A"]).abs()
     assert gaps.max() < tolerance
     assert result["gap_after"] == pytest.approx(2 * gaps.mean(), abs=1e-5)
     assert result["gap_after"] < result["gap_before"]
+    gaps_of_classes = (found["classes"] - place_with_model.shares["A"]).abs()
+    assert result["gap_classes"] == pytest.approx(2 * gaps_of_classes.mean(), abs=1e-5)
+    if tolerance < 0.1:
+        assert gaps_of_classes.max() < tolerance
     assert (result["rows"], result["bags"], result["bags_unknown"]) == (360, 30, 0)
+
+
+def test_the_miss_is_that_of_the_classes_written(place_with_model):
+    assert "; the classes miss the proportions by 0.00 points, the model alone by " in run(APPORTION).stdout
+    result = run_to_json(f"{APPORTION} --how rot --overwrite")
+    assert result["gap_classes"] > 1e-3
+    said = run(f"{APPORTION} --how rot --overwrite").stdout
+    classes, probabilities = 50 * result["gap_classes"], 50 * result["gap_after"]
+    assert (
+        f"the classes miss the proportions by {classes:.2f} points, the probabilities by {probabilities:.2f}," in said
+    )
+
+
+def test_shares_that_no_whole_number_of_rows_meets(place_with_model):
+    """Classes then miss by less than one row per class and bag; the probabilities meet the shares all the same."""
+    shares = place_with_model.shares.with_columns(A=pl.lit(0.3), B=pl.lit(0.7))
+    place_with_model.write("counts.csv", shares)
+    result = run_to_json(APPORTION)
+    assert result["gap_after"] == pytest.approx(0, abs=1e-6)
+    assert 0 < result["gap_classes"] <= 2 / 12
 
 
 def test_bags_help(place_with_model):

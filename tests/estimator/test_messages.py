@@ -1,4 +1,6 @@
+import numpy as np
 import pytest
+import torch
 
 from bagwise.estimator import ProportionClassifier
 
@@ -37,8 +39,36 @@ def test_arguments_that_make_no_sense(arguments, error, message, fast):
         ({"validation_fraction": 1.0}, "validation_fraction must be at least 0 and less than 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"random_state": -1}, "random_state must be at least 0"),
+        ({"random_state": 10**23}, r"random_state must be .* less than 2\*\*63, but got 10{23}"),
     ],
 )
 def test_parameters_that_make_no_sense(changes, message, fast):
     with pytest.raises(ValueError, match=message):
         ProportionClassifier(**(fast | changes)).fit([[1.0], [2.0]], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"random_state": np.random.default_rng(0)}, "random_state must be None, an integer or .* Pass an integer"),
+        ({"random_state": 1.5}, "random_state must be None, an integer or .* but got 1.5"),
+        ({"proportion_noise": "laplace"}, r'but got \'laplace\'\. Pass ProportionNoise\("laplace", scale\)'),
+    ],
+)
+def test_parameters_of_the_wrong_type(changes, message, fast):
+    with pytest.raises(TypeError, match=message):
+        ProportionClassifier(**(fast | changes)).fit([[1.0], [2.0]], [0, 1])
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1, np.uint64(7)])
+def test_the_ends_of_the_seeds(seed, fast):
+    fitted = [ProportionClassifier(**(fast | {"random_state": seed, "epochs": 1})) for _ in range(2)]
+    first, second = (model.fit([[1.0], [2.0]], [0, 1]).predict_proba([[1.5]]) for model in fitted)
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("method", ["kl", "probe", "self-training"])
+def test_a_gpu_that_is_not_there(method, fast, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"device 'cuda' needs a GPU, but this machine has none .* Use auto or cpu"):
+        ProportionClassifier(method, **(fast | {"device": "cuda"})).fit([[1.0], [2.0]], [0, 1])

@@ -7,6 +7,7 @@ from sklearn.base import clone
 from torch import nn
 
 from bagwise.estimator import ProportionClassifier
+from bagwise.functional.noise import ProportionNoise
 from bagwise.model_folder import ModelFolderError
 from bagwise.networks import mlp
 
@@ -35,6 +36,20 @@ class TestSaving:
         loaded = ProportionClassifier.load(tmp_path)
         assert loaded.classes_.dtype == model.classes_.dtype
         np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+    def test_parameters_of_numpy_types(self, wards, tmp_path, classifier):
+        X, _, bags, counts = wards
+        model = classifier(method="llp-mm", method_parameters={"order": np.int64(2)}, epochs=np.int64(1))
+        model.fit(X, bags=bags, proportions=counts).save(tmp_path)
+        loaded = ProportionClassifier.load(tmp_path)
+        assert loaded.get_params() == model.get_params()
+        assert type(loaded.method_parameters["order"]) is int
+
+    def test_noise_of_numpy_types(self, wards, tmp_path, classifier):
+        X, _, bags, counts = wards
+        model = classifier(proportion_noise=ProportionNoise("laplace", np.float32(0.5)), epochs=1)
+        model.fit(X, bags=bags, proportions=counts).save(tmp_path)
+        assert ProportionClassifier.load(tmp_path).proportion_noise == ProportionNoise("laplace", 0.5)
 
     def test_a_network_of_ones_own_is_named_and_asked_for(self, wards, tmp_path, classifier):
         X, _, bags, counts = wards
@@ -84,6 +99,10 @@ def test_onnx_gives_the_same_probabilities(tmp_path, classifier):
     for rows in (1, 7, 200):
         (got,) = session.run(["probabilities"], {"x": X[:rows]})
         np.testing.assert_allclose(got, model.predict_proba(X[:rows]), atol=1e-5)
+    extreme = np.array([[1e300, 1e9, 0, 7], [-1.7e308, np.nan, 0, 7], [0, -1e300, 0, 7], [0, 1e9, 1e13, 1e300]])
+    (got,) = session.run(["probabilities"], {"x": extreme})
+    assert np.isfinite(got).all()
+    np.testing.assert_allclose(got, model.predict_proba(extreme), atol=1e-5)
 
 
 def test_onnx_is_for_numbers(people, wards, tmp_path, classifier):

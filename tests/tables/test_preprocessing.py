@@ -1,15 +1,18 @@
 import datetime as dt
 import json
 import math
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from bagwise.tables.columns import MAX_CATEGORIES, fit_categories, fit_numbers
+from bagwise.tables.columns import MAX_CATEGORIES, MOST_DEVIATIONS, fit_categories, fit_numbers
 from bagwise.tables.preprocessing import fit_array, fit_preprocessing, fit_sparse, preprocessing_from_json
 from bagwise.tables.reading import read_table
 from bagwise.tables.sparse import SparseRows
@@ -106,6 +109,40 @@ def test_a_constant_with_gaps_keeps_its_mark():
 def test_a_gap_where_there_was_none_is_the_mean():
     numbers = fit_numbers("a", np.array([[1.0], [3.0]]))
     np.testing.assert_array_equal(numbers.encode(np.array([[np.nan], [3.0]])), [[0], [1]])
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(fitted=st.lists(FINITE, min_size=2, max_size=20), new=st.lists(FINITE, min_size=1, max_size=5))
+def test_any_numbers_are_refused_or_become_inputs_that_float32_holds(fitted, new):
+    column = np.array(fitted)[:, None]
+    if np.abs(column).max() > 1e150:  # their squares may overflow
+        with suppress(ValueError):
+            assert np.isfinite(fit_numbers("a", column).scale).all()
+        return
+    numbers = fit_numbers("a", column)
+    for values in (column, np.array(new)[:, None]):
+        encoded = numbers.encode(values)
+        assert encoded.dtype == np.float32
+        assert (np.abs(encoded) <= MOST_DEVIATIONS).all()
+        # larger numbers never become smaller inputs
+        assert (np.diff(encoded[np.argsort(values[:, 0])], axis=0) >= 0).all()
+
+
+def test_a_number_beyond_all_others_is_cut_off():
+    numbers = fit_numbers("ab", np.array([[1.0, 0.0], [3.0, 5e-100]]))
+    encoded = numbers.encode(np.array([[1e300, 1e300], [-1e300, np.nan], [3.0, 0.0]]))
+    np.testing.assert_array_equal(encoded[:, 0], [MOST_DEVIATIONS, -MOST_DEVIATIONS, 1])
+    np.testing.assert_array_equal(encoded[:, 1], [MOST_DEVIATIONS, 0, -1])
+
+
+def test_a_code_for_missing_values_that_spoils_the_mean_is_named():
+    values = np.array([[1.0, 2.0], [3.0, 1.797e308], [np.nan, 4.0]])
+    with pytest.raises(ValueError, match=r"column 'b' holds 1\.797e\+308\. .* leave the cell empty"):
+        fit_numbers("ab", values)
+    with pytest.raises(ValueError, match=r"that of column 'x1' is inf\. .* leave the entry out"):
+        fit_sparse(sparse.csr_matrix(np.nan_to_num(values)))
 
 
 def test_categories_agree_with_sklearn():
@@ -224,6 +261,12 @@ def test_lists_of_another_length_do_not_fit():
     preprocessing = fit_preprocessing(read({"x": [[1.0, 2.0], [3.0, 5.0]]}))
     with pytest.raises(ValueError, match=r"column 'x' must have length 2, .* have length 1"):
         preprocessing.encode(read({"x": [[1.0]]}))
+
+
+def test_infinities_in_new_lists_are_refused():
+    preprocessing = fit_preprocessing(read({"x": [[1.0, 2.0], [3.0, 5.0]]}))
+    with pytest.raises(ValueError, match="lists in column 'x' hold infinities"):
+        preprocessing.encode(read({"x": [[1.0, -math.inf]]}))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -303,6 +304,24 @@ def check_between(argument: str, value: float, low: float, high: float) -> None:
     """Raise unless `low <= value < high`."""
     if not low <= value < high:
         raise ValueError(f"{argument} must be at least {low:g} and less than {high:g}, but got {value!r}.")
+
+
+def check_random_state(value: object) -> None:
+    """Raise unless `value` is None, an integer that every generator takes as its seed, or a `RandomState`."""
+    if value is None or isinstance(value, np.random.RandomState):
+        return
+    if not isinstance(value, Integral):
+        raise TypeError(
+            f"random_state must be None, an integer or a numpy.random.RandomState, but got {value!r}. Pass an integer."
+        )
+    if not 0 <= int(value) < 2**63:
+        raise ValueError(f"random_state must be at least 0 and less than 2**63, but got {value}.")
+
+
+def check_device(device: str) -> None:
+    """Raise where a GPU is asked for by name and PyTorch finds none."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' needs a GPU, but this machine has none that PyTorch can use. Use auto or cpu.")
 
 
 def check_positive(argument: str, value: float) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bagwise.cli.messages import failures_explained, say, say_unused, show, show_json
+from bagwise.cli.messages import failures_explained, say, say_surprises, say_unused, show, show_json
 from bagwise.cli.options import AsJson, Counts, Keep, Model, Overwrite, Proportions, Rows, unique
 from bagwise.cli.progress import row_progress
+
+if TYPE_CHECKING:
+    from bagwise.commands.apportion import Apportioned
 
 
 def apportion(
@@ -26,11 +29,17 @@ def apportion(
     how: Annotated[
         str,
         typer.Option(
-            help="rot: soft shares, a compromise of model and proportions. lp: the proportions are met exactly. "
+            help="lp: the proportions are met exactly. rot: soft shares, a compromise of model and proportions. "
             "combinatorial: one class per row, proportions met as closely as --alpha says."
         ),
-    ] = "rot",
-    alpha: Annotated[float, typer.Option(help="Weight of the model against the proportions, above 0, below 1.")] = 0.5,
+    ] = "lp",
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            help="For rot and combinatorial: weight of the model against the proportions, above 0, below 1; 0.5 if "
+            "not given."
+        ),
+    ] = None,
     keep: Keep = None,
     overwrite: Overwrite = False,
     json: AsJson = False,
@@ -39,7 +48,8 @@ def apportion(
 
     For the rows that the model was fitted on, or others whose bags' proportions are known: labels that agree with the
     proportions are better than those of `bagwise predict`, which does not know of bags. The output has the same
-    columns. Rows of a bag with unknown proportions keep the predictions of the model.
+    columns. By default the classes meet the proportions, up to what whole rows allow. Rows of a bag with unknown
+    proportions keep the predictions of the model.
 
     \b
     Example:
@@ -63,12 +73,20 @@ def apportion(
                 progress=progress,
             )
         say_unused(done.unused_columns)
+        say_surprises(done.surprises, done.rows)
         if done.bags_not_converged:
             say(f"warning: the labels of {done.bags_not_converged:,} of {done.bags:,} bags may not be the best.")
         if json:
             show_json(dataclasses.asdict(done))
             return
-        show(
-            f"{done.rows:,} rows in {done.bags:,} bags; proportions are missed by {50 * done.gap_after:.2f} points, by "
-            f"the model alone by {50 * done.gap_before:.2f}\nlabels: {done.labels}"
-        )
+        show(_in_words(done))
+
+
+def _in_words(done: Apportioned) -> str:
+    # half the sum of absolute differences is the share of rows in the wrong class
+    classes, after, before = (f"{50 * gap:.2f}" for gap in (done.gap_classes, done.gap_after, done.gap_before))
+    probabilities = "" if after == classes else f", the probabilities by {after}"
+    return (
+        f"{done.rows:,} rows in {done.bags:,} bags; the classes miss the proportions by {classes} points"
+        f"{probabilities}, the model alone by {before}\nlabels: {done.labels}"
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bagwise.cli.messages import failures_explained, say_unused, show, show_json
+from bagwise.cli.messages import failures_explained, say_surprises, say_unused, show, show_json
 from bagwise.cli.options import AsJson, Model, Rows
 from bagwise.cli.progress import row_progress
 
@@ -37,6 +37,7 @@ def evaluate(
         with row_progress() as progress:
             done = evaluate_file(model, table, label, progress=progress)
         say_unused(done.unused_columns)
+        say_surprises(done.surprises, done.rows + done.rows_without_label)
         show_json(dataclasses.asdict(done)) if json else show(_in_words(done))
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from bagwise.tables.surprises import Surprise
 
 # exit codes: 2 for what the user can mend (arguments, files, disk), 130 for Ctrl-C as shells have it
 _MENDABLE, _INTERRUPTED = 2, 130
@@ -69,8 +73,28 @@ def say(message: str) -> None:
 def say_unused(columns: Sequence[str]) -> None:
     """Tell which columns of a table made no difference."""
     if columns:
-        more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
-        say(f"note: columns that the model does not use: {', '.join(columns[:8])}{more}.")
+        say(f"note: columns that the model does not use: {_listed(columns)}.")
+
+
+def say_surprises(surprises: Sequence[Surprise], rows: int) -> None:
+    """Tell in which columns of a table of `rows` rows the model met what it does not know."""
+    unknown = [
+        f"{found.column} in {found.unknown_rows:,} of {rows:,} rows (such as {reprlib.repr(found.example)})"
+        for found in surprises
+        if found.unknown_rows
+    ]
+    if unknown:
+        say(f"note: categories that the model does not know: {_listed(unknown)}.")
+    missing = [
+        f"{found.column} in {found.missing_rows:,} of {rows:,} rows" for found in surprises if found.missing_rows
+    ]
+    if missing:
+        say(f"note: values missing, unlike when the model was fitted: {_listed(missing)}.")
+
+
+def _listed(entries: Sequence[str]) -> str:
+    more = f" and {len(entries) - 8} more" if len(entries) > 8 else ""
+    return f"{', '.join(entries[:8])}{more}"
 
 
 def show(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bagwise.cli.messages import failures_explained, say_unused, show, show_json
+from bagwise.cli.messages import failures_explained, say_surprises, say_unused, show, show_json
 from bagwise.cli.options import AsJson, Keep, Model, Overwrite, Rows, unique
 from bagwise.cli.progress import row_progress
 
@@ -39,6 +39,7 @@ def predict(
         with row_progress() as progress:
             done = predict_file(model, table, out, keep=unique(keep), overwrite=overwrite, progress=progress)
         say_unused(done.unused_columns)
+        say_surprises(done.surprises, done.rows)
         if json:
             show_json(dataclasses.asdict(done))
             return

@@ -18,8 +18,15 @@ from bagwise.commands.prediction import Progress, RowPredictor, check_kept, pred
 from bagwise.estimator import ProportionClassifier
 from bagwise.metrics import bag_l1
 from bagwise.tables.files import file_type, write_frame
+from bagwise.tables.surprises import Surprise
 
-HOW = ("rot", "lp", "combinatorial")
+HOW = ("lp", "rot", "combinatorial")
+
+# Weight of the model's predictions against the proportions, where nobody says.
+_ALPHA = 0.5
+
+# Stands for a probability of zero, whose logarithm is no number.
+_LEAST = 1e-300
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,10 @@ class Apportioned:
         bags_not_converged: number of bags whose labels are not proved best.
         gap_before: mean over known bags of the sum of absolute differences between the proportions and the mean
             prediction of the model.
-        gap_after: the same for the labels that were written.
+        gap_after: the same for the probabilities that were written.
+        gap_classes: the same for the classes that were written: one per row, that with the highest probability.
         unused_columns: columns of the table that the model does not know.
+        surprises: columns with categories or gaps that the model does not know.
     """
 
     labels: str
@@ -45,7 +54,9 @@ class Apportioned:
     bags_not_converged: int
     gap_before: float
     gap_after: float
+    gap_classes: float
     unused_columns: tuple[str, ...]
+    surprises: tuple[Surprise, ...]
 
 
 def apportion_file(
@@ -57,7 +68,7 @@ def apportion_file(
     bag: str | None = None,
     counts: bool,
     how: str,
-    alpha: float,
+    alpha: float | None = None,
     keep: Sequence[str] = (),
     overwrite: bool,
     progress: Progress,
@@ -72,12 +83,19 @@ def apportion_file(
         bag: the column of bag ids; by default the one that the model was fitted with.
         counts: whether `proportions` holds counts.
         how: see `bagwise.functional.apportion`.
-        alpha: weight of the model's predictions against the proportions.
+        alpha: weight of the model's predictions against the proportions, 0.5 by default; not for "lp", which meets
+            the proportions exactly.
         keep: columns of `table` to repeat.
         overwrite: whether to replace `out`.
         progress: told how many rows are done.
     """
     check_choice("--how", how, HOW)
+    if how == "lp" and alpha is not None:
+        raise ValueError(
+            f"--alpha weighs the model against the proportions, which --how lp meets exactly, but got {alpha}. "
+            "Leave it out, or choose --how rot or combinatorial."
+        )
+    alpha = _ALPHA if alpha is None else alpha
     check_alpha(alpha)
     file_type(out)
     with staged_file(out, overwrite=overwrite) as staged:
@@ -102,6 +120,7 @@ def apportion_file(
         logits = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()  # not minus infinity
         plan = BF.apportion(logits, index, shares, how=how, alpha=alpha)
         write_frame(prediction_frame(frame.select(keep), labels, plan.labels.numpy()), staged)
+    classes = np.eye(len(labels))[plan.labels.numpy().argmax(axis=1)]
     return Apportioned(
         labels=str(out),
         rows=frame.height,
@@ -109,6 +128,8 @@ def apportion_file(
         bags_unknown=matched.num_unknown,
         bags_not_converged=int((~plan.converged).sum()),
         gap_before=float(bag_l1(logits, index, shares)),
-        gap_after=float(bag_l1(plan.labels.clamp(min=1e-300).log(), index, shares)),
+        gap_after=float(bag_l1(plan.labels.clamp(min=_LEAST).log(), index, shares)),
+        gap_classes=float(bag_l1(torch.from_numpy(classes).clamp(min=_LEAST).log(), index, shares)),
         unused_columns=predictor.unused,
+        surprises=predictor.surprises(),
     )

@@ -14,6 +14,7 @@ from bagwise.bags.validation import check_choice
 from bagwise.commands.prediction import Progress, RowPredictor
 from bagwise.estimator import ProportionClassifier
 from bagwise.metrics import instance_metrics
+from bagwise.tables.surprises import Surprise
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Evaluated:
         metrics: "accuracy", "balanced_accuracy", "log_loss" and "calibration_error"; see `bagwise.metrics`.
         classes: the score of each class.
         unused_columns: columns of the table that the model does not know.
+        surprises: columns with categories or gaps that the model does not know.
     """
 
     rows: int
@@ -50,6 +52,7 @@ class Evaluated:
     metrics: dict[str, float]
     classes: tuple[ClassScore, ...]
     unused_columns: tuple[str, ...]
+    surprises: tuple[Surprise, ...]
 
 
 def evaluate_file(model: Path, table: Path, label: str, *, progress: Progress) -> Evaluated:
@@ -78,6 +81,7 @@ def evaluate_file(model: Path, table: Path, label: str, *, progress: Progress) -
         metrics=instance_metrics(logits, truth),
         classes=_class_scores(truth.numpy(), probabilities.numpy().argmax(axis=1), names),
         unused_columns=predictor.unused,
+        surprises=predictor.surprises(),
     )
 
 

@@ -12,6 +12,7 @@ from bagwise.commands.prediction import Progress, RowPredictor, check_kept, pred
 from bagwise.estimator import ProportionClassifier
 from bagwise.tables.files import file_type
 from bagwise.tables.slices import write_slices
+from bagwise.tables.surprises import Surprise
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,12 +27,14 @@ class Predicted:
         rows: number of rows.
         classes: number of rows whose most likely class it is, by class.
         unused_columns: columns of the table that the model does not know.
+        surprises: columns with categories or gaps that the model does not know.
     """
 
     predictions: str
     rows: int
     classes: dict[str, int]
     unused_columns: tuple[str, ...]
+    surprises: tuple[Surprise, ...]
 
 
 def predict_file(
@@ -53,4 +56,4 @@ def predict_file(
                 yield predicted
 
         write_slices(frames(), staged)
-    return Predicted(str(out), predictor.table.num_rows, counts, predictor.unused)
+    return Predicted(str(out), predictor.table.num_rows, counts, predictor.unused, predictor.surprises())

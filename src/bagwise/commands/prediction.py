@@ -11,6 +11,7 @@ import numpy as np
 from bagwise.bags.validation import check_choice
 from bagwise.estimator import ProportionClassifier
 from bagwise.tables.slices import open_table
+from bagwise.tables.surprises import Surprise, Surprises
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,14 +56,21 @@ class RowPredictor:
         self._columns = list(dict.fromkeys([*self._inputs, *others]))
         expected = {*self._columns, classifier.bag_column_}
         self.unused = tuple(name for name in self.table.columns if name not in expected)
+        self._surprises = Surprises(preprocessing)
 
     def slices(self, progress: Progress) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
         """Yield slices of the table with their probabilities `[rows, classes]`."""
         done = 0
         for frame in self.table.slices(_ROWS_PER_SLICE, self._columns):
-            yield frame, self.classifier.predict_proba(frame.select(self._inputs))
+            probabilities = self.classifier.predict_proba(frame.select(self._inputs))
+            self._surprises.count(frame)  # after the predictions, which refuse columns of another kind
+            yield frame, probabilities
             done += frame.height
             progress(done, self.table.num_rows)
+
+    def surprises(self) -> tuple[Surprise, ...]:
+        """Return the columns that differ from what the model was fitted on, in the slices so far."""
+        return self._surprises.found()
 
 
 def prediction_frame(kept: pl.DataFrame, classes: Sequence[object], probabilities: np.ndarray) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from torch import nn
 
 from bagwise.bags import Bags, Memberships
 from bagwise.bags.data import number_bags
-from bagwise.bags.validation import check_between, check_choice
+from bagwise.bags.validation import check_between, check_choice, check_device, check_random_state
 from bagwise.estimator import saving
 from bagwise.estimator.inputs import TableInputs, column_of_each_input, take_bag_column
 from bagwise.estimator.targets import bags_of_one, bags_of_proportions, known_shares
@@ -272,6 +272,8 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
 
     def _check_parameters(self) -> None:
         check_choice("device", self.device, DEVICES)
+        check_device(self.device)
+        check_random_state(self.random_state)
         check_between("validation_fraction", self.validation_fraction, 0, 1)
         way_to_fit(self.method, self.method_parameters or {}, self.proportion_noise)
 

@@ -69,18 +69,22 @@ def load(
 
 
 def _parameters_as_json(classifier: ProportionClassifier) -> dict[str, Any]:
-    # values of NumPy, as a search leaves them, are no JSON
-    parameters: dict[str, Any] = {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in classifier.get_params(deep=False).items()
-    }
+    parameters = _plain(classifier.get_params(deep=False))
     if not isinstance(classifier.network, str):
         parameters["network"] = {"factory": model_folder.importable_name(classifier.network)}
     if isinstance(classifier.random_state, np.random.RandomState):
         parameters["random_state"] = None  # the generator has moved on: there is nothing to repeat
     if classifier.proportion_noise is not None:
-        parameters["proportion_noise"] = dataclasses.asdict(classifier.proportion_noise)
+        parameters["proportion_noise"] = _plain(dataclasses.asdict(classifier.proportion_noise))
     return parameters
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same without values of NumPy, as a search leaves them, which are no JSON."""
+    return {
+        name: value.item() if isinstance(value, np.generic) else _plain(value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+    }
 
 
 def _parameters_from_json(

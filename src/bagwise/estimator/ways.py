@@ -29,6 +29,11 @@ def way_to_fit(name: str, parameters: Mapping[str, float | str], noise: Proporti
     """Return the way that `name` and its hyper-parameters stand for."""
     check_choice("method", name, METHOD_NAMES)
     if noise is not None:
+        if not isinstance(noise, ProportionNoise):
+            raise TypeError(
+                f"proportion_noise must be None or a ProportionNoise, but got {noise!r}. "
+                'Pass ProportionNoise("laplace", scale), with the scale in instances.'
+            )
         if name != "kl":
             raise ValueError(
                 f"proportion_noise is known to method 'kl' alone, but the method is {name!r}. Use 'kl', or clean the "

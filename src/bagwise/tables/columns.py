@@ -11,6 +11,10 @@ import numpy as np
 # More than these and a column's rarer categories share one input. Enough for occupations, countries and states.
 MAX_CATEGORIES = 64
 
+# Standardised numbers end here: beyond it float32 could overflow in a network. No row that the standardisation was
+# fitted on comes near, since among n values none is more than sqrt(n) standard deviations from the mean.
+MOST_DEVIATIONS = 1e6
+
 _SECONDS_PER_DAY = 86400
 
 
@@ -19,6 +23,8 @@ class Numbers:
     r"""Numbers with mean 0 and standard deviation 1; a missing value becomes the mean, and is marked.
 
     .. math:: x_{ij} \mapsto (x_{ij} - c_j) / s_j, \qquad \text{missing} \mapsto 0
+
+    New values may lie anywhere, so the result is cut off at `MOST_DEVIATIONS` on both sides.
 
     Attributes:
         names: of the columns.
@@ -43,8 +49,10 @@ class Numbers:
         """Return the inputs `[rows, width]` float32 of `values [rows, columns]`, NaN where missing."""
         valued, marked = np.array(self.valued, dtype=bool), np.array(self.marked, dtype=bool)
         scaled = values[:, valued] - np.array(self.center)[valued]
-        scaled /= np.array(self.scale)[valued]
+        with np.errstate(over="ignore"):  # an infinity is cut off below
+            scaled /= np.array(self.scale)[valued]
         np.nan_to_num(scaled, copy=False, nan=0.0)
+        np.clip(scaled, -MOST_DEVIATIONS, MOST_DEVIATIONS, out=scaled)
         missing = np.isnan(values[:, marked])
         return np.concatenate([scaled, missing], axis=1, dtype=np.float32, casting="unsafe")
 
@@ -57,7 +65,9 @@ def fit_numbers(names: Sequence[str], values: np.ndarray) -> Numbers:
         known = column[~np.isnan(column)]
         if len(known) == 0:
             continue
-        center[place], deviation = known.mean(), known.std()
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused on the next line
+            center[place], deviation = known.mean(), known.std()
+        _check_moments(names[place], known, center[place], deviation)
         # a constant column's deviation is rounding, in proportion to its size
         valued[place] = deviation > 10 * np.finfo(np.float64).eps * abs(center[place])
         if valued[place]:
@@ -72,8 +82,24 @@ def fit_numbers(names: Sequence[str], values: np.ndarray) -> Numbers:
     )
 
 
+def _check_moments(name: str, known: np.ndarray, center: float, deviation: float) -> None:
+    """Raise where a column holds numbers so large that its mean or standard deviation overflows."""
+    if not (np.isfinite(center) and np.isfinite(deviation)):
+        largest = known[np.abs(known).argmax()]
+        raise ValueError(
+            f"the mean and the standard deviation of a column must be finite, but column {name!r} holds {largest:.4g}. "
+            "Such a number is usually a code for a missing value: leave the cell empty."
+        )
+
+
 def fit_sparse_numbers(names: Sequence[str], mean_squares: np.ndarray) -> Numbers:
     """Fit columns that are mostly zero, by the mean of their squares: zero stays zero, so that they stay sparse."""
+    if not np.isfinite(mean_squares).all():
+        place = int(np.flatnonzero(~np.isfinite(mean_squares))[0])
+        raise ValueError(
+            f"the mean square of a column must be finite, but that of column {names[place]!r} is "
+            f"{mean_squares[place]}. A number so large is usually a code for a missing value: leave the entry out."
+        )
     valued = mean_squares > 0
     scale = np.sqrt(np.where(valued, mean_squares, 1.0))
     nothing = (False,) * len(names)
@@ -213,15 +239,20 @@ class Embedding:
                 f"the lists in column {self.name!r} must have length {len(self.numbers.names)}, as when the model "
                 f"was fitted, but have length {values.shape[1]}."
             )
+        _check_finite_lists(self.name, values)
         return self.numbers.encode(values)
 
 
 def fit_embedding(name: str, values: np.ndarray) -> Embedding:
     """Fit a column of lists, `[rows, length]`."""
-    if np.isinf(values).any():
-        raise ValueError(f"numbers must be finite, but lists in column {name!r} hold infinities. Replace them.")
+    _check_finite_lists(name, values)
     names = [f"{name}[{place}]" for place in range(values.shape[1])]
     return Embedding(name, _mark_once(fit_numbers(names, values)))
+
+
+def _check_finite_lists(name: str, values: np.ndarray) -> None:
+    if np.isinf(values).any():
+        raise ValueError(f"numbers must be finite, but lists in column {name!r} hold infinities. Replace them.")
 
 
 def _mark_once(numbers: Numbers) -> Numbers:

@@ -157,7 +157,8 @@ def fit_array(values: np.ndarray) -> Preprocessing:
 
 def fit_sparse(matrix: Any) -> Preprocessing:
     """Decide what is done to the columns of a SciPy sparse matrix; zeros stay zeros."""
-    mean_squares = np.asarray(matrix.multiply(matrix).mean(axis=0)).ravel()
+    with np.errstate(over="ignore"):  # what overflows is refused by `fit_sparse_numbers`
+        mean_squares = np.asarray(matrix.multiply(matrix).mean(axis=0)).ravel()
     return _only_numbers(fit_sparse_numbers(_place_names(matrix), mean_squares))
 
 
