@@ -1,7 +1,9 @@
 """`bagwise fit`: what it writes, what it says, and inputs that look odd but are fine."""
 
+import html
 import inspect
 import json
+import re
 import shutil
 
 import numpy as np
@@ -28,7 +30,7 @@ def test_a_model_and_a_report(place):
         "fit people.csv --bag precinct --proportions counts.csv --counts --network linear --epochs 3 --out model"
     )
     assert done.exit_code == 0, done.output
-    assert done.stderr == ""
+    assert all(line.startswith("warning: ") for line in done.stderr.splitlines())
     assert "360 rows in 30 bags, 2 classes: A, B" in done.stdout
     assert "model: model\nreport: model/report.html\n" in done.stdout
     assert "<html" in (place / "model" / "report.html").read_text()
@@ -68,7 +70,7 @@ def test_a_result_for_machines(place):
     assert (result["rows"], result["bags"], result["classes"]) == (360, 30, ["A", "B"])
     assert result["best_epoch"] in (1, 2)
     assert set(result["held_out"]) == {"kl", "l1"}
-    assert result["warnings"] == []
+    assert "Only 3 bags could be held out" in result["warnings"][0]
     assert result["accuracy"] is None  # of 3 held-out bags
 
 
@@ -101,7 +103,9 @@ def test_a_large_parquet_file_is_described_by_some_of_its_bags(place, monkeypatc
     monkeypatch.setattr(fitting, "_ROWS_PER_SLICE", 50)
     done = run(f"{FIT.replace('people.csv', 'people.parquet')} --report")
     assert done.exit_code == 0, done.output
-    assert (place / "model" / "report.html").is_file()
+    page = (place / "model" / "report.html").read_text()
+    assert "Only 3 bags could be held out" in page  # all of them are among the bags described
+    assert "of which this page describes" in page
 
 
 def test_seeds(place):
@@ -155,12 +159,36 @@ def test_a_dry_run_warns(place):
     assert "1 distinct rows of proportions" in distinct
 
 
-def test_warnings_come_before_the_training_and_with_the_result(place):
+def warnings_of(done):
+    assert done.exit_code == 0, done.output
+    return [line.removeprefix("warning: ") for line in done.stderr.splitlines()]
+
+
+def test_the_terminal_the_result_and_the_page_have_the_same_warnings(place):
     place.write("shares.csv", place.shares.with_columns(A=pl.lit(0.5), B=pl.lit(0.5)))
-    done = run(f"{FIT} --json")
-    assert done.exit_code == 0
-    (warning,) = json.loads(done.stdout)["warnings"]
-    assert done.stderr == f"warning: {warning}\n"
+    line = f"{FIT.replace('people.csv', 'survey.csv')} --ignore person --json"
+    done = run(f"{line} --report")
+    warnings = json.loads(done.stdout)["warnings"]
+    of_the_table, of_the_bags, of_the_numbers, *_ = warnings
+    assert "column 'vote' holds the names of classes" in of_the_table
+    assert "1 distinct rows of proportions" in of_the_bags
+    assert "Only 3 bags could be held out" in of_the_numbers
+    assert warnings_of(done) == warnings
+    page = html.unescape((place / "model" / "report.html").read_text())
+    assert re.findall("<li>(.*)</li>", page)[: len(warnings)] == [text[0].upper() + text[1:] for text in warnings]
+    without_page = run(f"{line} --overwrite")
+    assert json.loads(without_page.stdout)["warnings"] == warnings_of(without_page) == warnings
+
+
+def test_warnings_of_the_tables_come_before_the_training(place, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("no training today.")
+
+    monkeypatch.setattr(ProportionClassifier, "fit", fail)
+    done = run(f"{FIT.replace('people.csv', 'survey.csv')}")
+    warning, error = done.stderr.splitlines()
+    assert "column 'vote' holds the names of classes" in warning
+    assert error == "error: no training today."
 
 
 # ---------------------------------------------------------------- odd, but fine

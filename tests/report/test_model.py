@@ -184,11 +184,12 @@ def test_a_few_held_out_bags_are_not_made_much_of(tmp_path):
     assert re.search(r"5 shuffles, on [\d,]+ rows of 40 bags", page.words)
 
 
-def test_what_the_classifier_warned_of_comes_first(tmp_path, votes):
+def test_notes_come_first_then_what_the_classifier_warned_of(tmp_path, votes):
     fitted = fit_votes(num_bags=12)
     fitted.classifier.warnings_ = ("the proportions of 'a' against 'b' hardly differ <here>",)
-    page = Page(write(tmp_path, fitted))
-    assert "Read this first The proportions of 'a' against 'b' hardly differ <here> No bag was kept" in page.words
+    page = Page(write(tmp_path, fitted, notes=["column 'vote' is an input."]))
+    first = "Read this first Column 'vote' is an input. The proportions of 'a' against 'b' hardly differ <here> No bag"
+    assert first in page.words
 
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'&\u202e"

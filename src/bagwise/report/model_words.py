@@ -93,8 +93,8 @@ def fit_warnings(
     """
     if held_out is None:
         warnings = [
-            "No bag was kept from training, so every number here comes from bags that the model has seen, and flatters "
-            f"it. Bags are held out from {FEWEST_BAGS_TO_HOLD_OUT_FROM} bags on, unless validation_fraction=0."
+            "No bag was kept from training, so every number about the model comes from bags that it has seen, and "
+            f"flatters it. Bags are held out from {FEWEST_BAGS_TO_HOLD_OUT_FROM} bags on, unless validation_fraction=0."
         ]
     else:
         warnings = _held_out_warnings(held_out, trained_on, has_noise=has_noise)
@@ -119,7 +119,7 @@ def _held_out_warnings(held_out: Fit, trained_on: Fit | None, *, has_noise: bool
     if held_out.num_bags < FEWEST_HELD_OUT_BAGS:
         return [
             f"Only {_count(held_out.num_bags, 'bag')} could be held out. What is said of held-out bags is mostly luck; "
-            "charts and importances use all bags, of which most were trained on, and flatter."
+            "charts and importances of the report use all bags, of which most were trained on, and flatter."
         ]
     warnings = []
     # twice as many as expected, and more than the luck of so many bags; a single stray moves this little
