@@ -79,12 +79,21 @@ def test_a_probe(place):
     assert done.exit_code == 0, done.output
     assert "a linear head on " in done.stdout
     assert "epochs" not in done.stdout
-    assert "nearest rows and a linear head" in (place / "model" / "report.html").read_text()
+    assert "a linear head, " in (place / "model" / "report.html").read_text()
     assert run("predict model people.csv --out predicted.csv").exit_code == 0
     result = fit_to_json(
         "fit people.csv --bag precinct --proportions shares.csv --method probe --out other --no-report"
     )
     assert result["directions"] == ProportionClassifier.load(place / "other").history_[0]["directions"]
+
+
+def test_how_it_was_trained_is_said_alike_on_the_terminal_and_on_the_page(place):
+    done = run(f"{FIT} --report")
+    page = (place / "model" / "report.html").read_text()
+    training = fit_to_json(f"{FIT} --overwrite")["training"]
+    assert "of 2 was kept: the last that met the proportions of held-out bags as closely as the best" in training
+    assert training in done.stdout.splitlines()
+    assert training in page
 
 
 def test_an_estimate_of_accuracy_where_there_are_bags_enough(place):

@@ -142,6 +142,26 @@ def test_accuracy_is_estimated_from_held_out_bags_with_its_assumptions(page):
     assert "flatters a little" in page.words
 
 
+def test_the_kept_epoch_is_named_with_its_rule(page, votes):
+    assert f"Epoch {votes.classifier.best_epoch_} of 8 was kept: the last that met the proportions" in page.words
+
+
+def test_a_probe_has_no_settings_of_a_training(tmp_path):
+    page = Page(write(tmp_path, fit_votes(num_bags=60, validation_fraction=0.4, method="probe")))
+    assert re.search(r"How it was trained A probe, a linear head on \d+ directions? of .* What these", page.words)
+    for word in (
+        "epoch",
+        "patience",
+        "learning rate",
+        "batch size",
+        "weight decay",
+        "training loss",
+        "flatters a little",
+    ):
+        assert word not in page.words, word
+    assert "method probe" in page.words
+
+
 def test_importances_are_those_of_the_columns_that_decide(page):
     columns = [row[0] for row in page.tables["importance"][1:]]
     assert set(columns[:2]) == {"age", "income"}
@@ -173,7 +193,7 @@ def test_without_held_out_bags_it_says_so(tmp_path):
     assert "No bag was kept from training" in page.words
     assert "No bag was held out; it takes 20 or more" in page.words
     assert [row[0] for row in page.tables["fits"]] == ["bags", "trained on"]
-    assert "No bags were held out, so the last epoch was kept" in page.words
+    assert "The last of 8 epochs was kept: no bags were held out to choose one. No label of a row" in page.words
 
 
 def test_a_few_held_out_bags_are_not_made_much_of(tmp_path):

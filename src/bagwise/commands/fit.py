@@ -40,6 +40,7 @@ class Fitted:
         classes: labels of the classes.
         epochs: passes over the bags that were made.
         best_epoch: the one whose weights were kept.
+        training: what was done, what was kept of it, and by which rule, in words.
         directions: number of directions that a probe sees; None for other methods.
         held_out: "kl" and "l1" of the held-out bags at that epoch; None where none were held out.
         accuracy: share of the rows labelled rightly, estimated from held-out bags; None where they are too few.
@@ -54,6 +55,7 @@ class Fitted:
     classes: tuple[str, ...]
     epochs: int
     best_epoch: int
+    training: str
     directions: int | None
     held_out: dict[str, float] | None
     accuracy: AccuracyEstimate | None
@@ -113,6 +115,7 @@ def fit_files(
         classes=tuple(str(label) for label in classifier.classes_),
         epochs=len(classifier.history_),
         best_epoch=classifier.best_epoch_,
+        training=found.training,
         directions=best.get("directions"),
         held_out=best.get("held_out"),
         accuracy=found.accuracy,

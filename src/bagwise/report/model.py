@@ -89,6 +89,7 @@ def write_model_report(
     rows = described.held_out[described.bag_index] if is_fair else np.ones(len(described.bag_index), dtype=bool)
     bins = calibration(judged)
     sureness = confidence(described.probabilities[rows])
+    flatters = accuracy is None and classifier.method != "probe"  # a probe chooses by other bags
     script, script_hash = read_script("model.js")
     values = {
         "title": title,
@@ -111,7 +112,7 @@ def write_model_report(
         "scatter": _scatter(compared, labels, [share.label for share in classes[:MOST_PANELS]]),
         "accuracy": found.accuracy,
         "accuracy_words": words.accuracy_in_words(found.accuracy) if found.accuracy else None,
-        "assumptions": words.accuracy_assumptions(found.accuracy, is_own=accuracy is None) if found.accuracy else [],
+        "assumptions": words.accuracy_assumptions(found.accuracy, flatters=flatters) if found.accuracy else [],
         "no_accuracy": words.no_accuracy_in_words(0 if held_out is None else held_out.num_bags),
         "confidence": sureness,
         "confidence_chart": confidence_histogram(sureness),
@@ -123,8 +124,7 @@ def write_model_report(
         "most_columns": MOST_COLUMNS,
         "most_shuffled_columns": MOST_SHUFFLED_COLUMNS,
         "curves": _curves(classifier),
-        "epochs": len(classifier.history_),
-        "best_epoch": classifier.best_epoch_,
+        "training": found.training,
         "search": search,
         "most_trials": MOST_TRIALS,
         "network": _network(classifier),
@@ -200,7 +200,9 @@ def _scatter(compared: BagComparison, labels: list[str], panels: list[str]) -> d
 
 
 def _curves(classifier: ProportionClassifier) -> list[Markup]:
-    """The training loss, and the divergence of held-out bags where there are some."""
+    """The training loss, and the divergence of held-out bags where there are some; a probe has no epochs."""
+    if classifier.method == "probe":
+        return []
     history, chosen = classifier.history_, classifier.best_epoch_
     epochs = [entry["epoch"] for entry in history]
     series = {
@@ -223,16 +225,20 @@ def _network(classifier: ProportionClassifier) -> str:
     name = getattr(classifier.network, "__qualname__", str(classifier.network))
     weights = sum(parameter.numel() for parameter in classifier.network_.parameters())
     if classifier.method == "probe":
-        name, weights = "nearest rows and a linear head", sum(b.numel() for b in classifier.network_.buffers())
+        name = "nearest rows and a linear head" if classifier.history_[0]["rounds"] else "a linear head"
+        weights = sum(buffer.numel() for buffer in classifier.network_.buffers())
     return f"{name}, {classifier.preprocessing_.width:,} inputs, {weights:,} weights"
 
 
 def _settings(classifier: ProportionClassifier) -> dict[str, str]:
-    """The other parameters that are set, as text, in the order of their documentation."""
+    """The other parameters that are set and used, as text, in the order of their documentation."""
     plain = {"True": "yes", "False": "no"}
+    unused = {"network", "verbose"}
+    if classifier.method == "probe":
+        unused |= {"epochs", "patience", "learning_rate", "batch_size", "weight_decay"}
     settings = {}
     for name in inspect.signature(ProportionClassifier).parameters:
         value = getattr(classifier, name)
-        if value is not None and name not in ("network", "verbose"):
+        if value is not None and name not in unused:
             settings[name.replace("_", " ")] = plain.get(str(value), str(value))
     return settings

@@ -27,6 +27,7 @@ class Findings:
         trained_on: fit to the others; None where there are none.
         classes: the balance of the classes, the most frequent first.
         accuracy: share of the rows labelled rightly, estimated from bags; None where that cannot be done.
+        training: what was done, what was kept of it, and by which rule, in words.
         warnings: in plain words: of the tables, of the bags before the training, of the numbers after it.
     """
 
@@ -35,6 +36,7 @@ class Findings:
     trained_on: Fit | None
     classes: list[ClassShare]
     accuracy: AccuracyEstimate | None
+    training: str
     warnings: tuple[str, ...]
 
 
@@ -67,5 +69,6 @@ def find(
         trained_on,
         classes,
         held_out_accuracy(described) if accuracy is None else accuracy,
+        words.training_in_words(classifier),
         (*notes, *classifier.warnings_, *words.fit_warnings(held_out, trained_on, classes, has_noise=has_noise)),
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+from bagwise.estimator import ProportionClassifier
 from bagwise.fitting import FEWEST_BAGS_TO_HOLD_OUT_FROM
 from bagwise.model_selection import AccuracyEstimate
 from bagwise.report.model_bags import FEWEST_HELD_OUT_BAGS
@@ -33,6 +35,58 @@ def headline(num_rows: int, num_bags: int, num_classes: int, held_out: Fit | Non
     )
 
 
+def training_in_words(classifier: ProportionClassifier) -> str:
+    """Return what was done, what was kept of it, and by which rule."""
+    history = classifier.history_
+    if classifier.method == "probe":
+        return _probe_in_words(history[0])
+    has_held_out = bool(classifier.bag_report_["held_out"].any())
+    if classifier.method == "self-training":
+        return _self_training_in_words(history, classifier.best_epoch_, classifier.epochs, has_held_out=has_held_out)
+    if not has_held_out:
+        return f"The last of {_count(len(history), 'epoch')} was kept: no bags were held out to choose one."
+    return _kept_epoch_in_words(classifier.best_epoch_, len(history))
+
+
+def _kept_epoch_in_words(best_epoch: int, num_epochs: int) -> str:
+    return (
+        f"Epoch {best_epoch} of {num_epochs} was kept: the last that met the proportions of held-out bags as closely "
+        "as the best one, to half a standard error."
+    )
+
+
+def _probe_in_words(entry: dict[str, Any]) -> str:
+    rounds, tried = entry["rounds"], len(entry["candidates"])
+    rows = f"rows averaged with their nearest ones in {_count(rounds, 'round')}" if rounds else "the rows as they are"
+    choice = f"Of {tried} such settings, this one met bags that were left out in turn most closely."
+    if tried == 1:
+        choice = "No other setting was tried."
+    return f"A probe, a linear head on {_count(entry['directions'], 'direction')} of {rows}. {choice}"
+
+
+def _self_training_in_words(
+    history: Sequence[dict[str, Any]], best_epoch: int, num_taught: int, *, has_held_out: bool
+) -> str:
+    """`num_taught` epochs, the last ones of the history, are those of learning from labels."""
+    by_kl = len(history) - num_taught
+    text = (
+        f"{_count(by_kl, 'epoch')} by KL, then {_count(num_taught, 'epoch')} of learning from labels that fit the bags"
+    )
+    if not has_held_out:
+        return f"{text}. The last one was kept: no bags were held out to choose another."
+    divergence = {candidate["start"]: candidate["kl"] for candidate in history[-1]["candidates"]}
+    before, after = f"{divergence['network']:.3g}", f"{divergence['self-training']:.3g}"
+    if best_epoch == len(history):
+        return (
+            f"{text}. The latter were kept: the divergence of held-out bags fell from {before} to {after}, by more "
+            "than a standard error."
+        )
+    return (
+        f"{text}. The latter were refused: the divergence of held-out bags went from {before} to {after}, and did not "
+        f"fall by more than a standard error. {_kept_epoch_in_words(best_epoch, by_kl)}"
+    )
+
+
 def accuracy_in_words(accuracy: AccuracyEstimate) -> str:
     """Return the estimate as a person would say it."""
     right, low, high, level = (
@@ -44,8 +98,8 @@ def accuracy_in_words(accuracy: AccuracyEstimate) -> str:
     )
 
 
-def accuracy_assumptions(accuracy: AccuracyEstimate, *, is_own: bool) -> list[str]:
-    """Return what must hold for the estimate to be right; `is_own` when this report made it from held-out bags."""
+def accuracy_assumptions(accuracy: AccuracyEstimate, *, flatters: bool) -> list[str]:
+    """Return what must hold for the estimate to be right; `flatters` where its bags chose what was kept, too."""
     is_random = accuracy.dispersion < 1.5
     ratio = "about the" if is_random else f"{accuracy.dispersion:.3g} times the"
     spread = f"The known shares vary from bag to bag with {ratio} variance of bags drawn at random"
@@ -63,9 +117,9 @@ def accuracy_assumptions(accuracy: AccuracyEstimate, *, is_own: bool) -> list[st
             "one factor puts all of them right is seldom quite true.",
         ]
     words.append("The interval shows the luck of these bags. It does not cover a breach of the assumption above.")
-    if is_own:
+    if flatters:
         words.append(
-            "The same held-out bags chose the epoch that was kept, which flatters a little. "
+            "The same held-out bags chose what was kept of the training, which flatters a little. "
             "bagwise.model_selection.cross_validate(...).accuracy() rests on all bags and does not."
         )
     return words
