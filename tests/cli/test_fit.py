@@ -96,6 +96,19 @@ def test_how_it_was_trained_is_said_alike_on_the_terminal_and_on_the_page(place)
     assert training in page
 
 
+def test_held_out_bags_are_missed_alike_on_the_terminal_in_the_result_and_on_the_page(place):
+    """By three classes: by the mean over classes it would be a third less."""
+    thirds = place.shares.with_columns(A=pl.col("A") / 2, C=pl.col("A") / 2)
+    place.write("shares.csv", thirds)
+    done = run(f"{FIT} --report")
+    page = (place / "model" / "report.html").read_text()
+    (said,) = re.findall(r"held-out bags are missed by (\d+\.\d) points: so many of 100 rows", done.stdout)
+    assert f"3 bags kept from training, the known shares are missed by {said} points" in page
+    assert f"{50 * fit_to_json(f'{FIT} --overwrite')['held_out']['l1']:.1f}" == said
+    report = ProportionClassifier.load(place / "model").bag_report_
+    assert 50 * report["l1"][report["held_out"]].mean() == pytest.approx(float(said), abs=0.1)
+
+
 def test_an_estimate_of_accuracy_where_there_are_bags_enough(place):
     survey = make_people(rows_per_bag=4, bags=240)
     place.write("people.csv", survey.drop("person", "vote"))

@@ -42,7 +42,7 @@ class Fitted:
         best_epoch: the one whose weights were kept.
         training: what was done, what was kept of it, and by which rule, in words.
         directions: number of directions that a probe sees; None for other methods.
-        held_out: "kl" and "l1" of the held-out bags at that epoch; None where none were held out.
+        held_out: "kl" and "l1" of the held-out bags, as the report has them; None where none were held out.
         accuracy: share of the rows labelled rightly, estimated from held-out bags; None where they are too few.
         warnings: in plain words, as the report has them: of the tables, of the bags, of the numbers of the model.
         seconds: that it took.
@@ -106,7 +106,7 @@ def fit_files(
             found = find(classifier, describe_rows(*described), notes=data.notes)
     for text in found.warnings[len(data.notes) + len(classifier.warnings_) :]:  # `fit` itself gave its own
         note(text)
-    best = classifier.history_[classifier.best_epoch_ - 1]
+    held_out = found.held_out
     return Fitted(
         model=str(out),
         report=str(out / REPORT_FILE) if report else None,
@@ -116,8 +116,8 @@ def fit_files(
         epochs=len(classifier.history_),
         best_epoch=classifier.best_epoch_,
         training=found.training,
-        directions=best.get("directions"),
-        held_out=best.get("held_out"),
+        directions=classifier.history_[0].get("directions"),
+        held_out=None if held_out is None else {"kl": held_out.kl, "l1": 2 * held_out.missed},
         accuracy=found.accuracy,
         warnings=found.warnings,
         seconds=round(time.monotonic() - start, 3),

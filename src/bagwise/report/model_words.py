@@ -14,7 +14,7 @@ from bagwise.report.model_statistics import ClassShare, Fit
 
 
 def headline(num_rows: int, num_bags: int, num_classes: int, held_out: Fit | None, trained_on: Fit | None) -> str:
-    """Return what was learned from what, and how well, in three sentences."""
+    """Return what was learned from what, and how well, in a few sentences."""
     if num_rows == num_bags:
         text = (
             f"This model gives single rows one of {num_classes} classes. It learned from {num_rows:,} rows whose class "
@@ -30,8 +30,9 @@ def headline(num_rows: int, num_bags: int, num_classes: int, held_out: Fit | Non
     if fit is None:
         return text
     return (
-        f"{text} For the {_count(fit.num_bags, 'bag')} {which} its predicted shares are off by {points(fit.error)} "
-        f"points on average; giving every bag the overall shares would be off by {points(fit.blind_error)} points."
+        f"{text} In the {_count(fit.num_bags, 'bag')} {which}, the known shares are missed by {points(fit.missed)} "
+        "points: so many of 100 rows would have to change class. Giving every bag the overall shares would miss them "
+        f"by {points(fit.blind_missed)} points."
     )
 
 
