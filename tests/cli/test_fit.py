@@ -71,7 +71,8 @@ def test_a_result_for_machines(place):
     assert result["best_epoch"] in (1, 2)
     assert set(result["held_out"]) == {"kl", "l1"}
     assert "Only 3 bags could be held out" in result["warnings"][0]
-    assert result["accuracy"] is None  # of 3 held-out bags
+    assert result["accuracy"] is None
+    assert "Only 3 bags could be held out; it takes 20 or more" in result["no_accuracy"]
 
 
 def test_a_probe(place):
@@ -116,8 +117,27 @@ def test_an_estimate_of_accuracy_where_there_are_bags_enough(place):
     line = FIT.replace("shares.csv", "counts.csv --counts").replace("--epochs 2", "--epochs 5")
     accuracy = fit_to_json(line)["accuracy"]
     assert accuracy["num_bags"] == 24
+    assert fit_to_json(f"{line} --overwrite")["no_accuracy"] is None
     assert 0 <= accuracy["low"] <= accuracy["accuracy"] <= accuracy["high"] <= 1
     assert fit_to_json(f"{line} --overwrite --report")["accuracy"] == accuracy  # the page shows the very same
+
+
+def test_no_estimate_of_accuracy_where_noise_would_count_as_mistakes(place):
+    survey = make_people(rows_per_bag=4, bags=240)
+    place.write("people.csv", survey.drop("person", "vote"))
+    place.write("counts.csv", count_votes(survey))
+    line = FIT.replace("shares.csv", "counts.csv --counts --noise laplace:2")
+    done = run(f"{line} --report")
+    why = "How many rows get the right class is not estimated: the counts were changed before they were published"
+    assert why in done.stdout
+    assert "estimated accuracy" not in done.stdout
+    page = (place / "model" / "report.html").read_text()
+    assert why in page
+    assert "not estimated</small>" in page
+    assert "cross_validate" not in page  # it does not know of the noise either
+    result = fit_to_json(f"{line} --overwrite")
+    assert result["accuracy"] is None
+    assert why in result["no_accuracy"]
 
 
 def test_a_large_parquet_file_is_described_by_some_of_its_bags(place, monkeypatch):

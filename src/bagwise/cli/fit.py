@@ -140,8 +140,7 @@ def _in_words(fitted: Fitted) -> str:
             f"proportions of held-out bags are missed by {50 * fitted.held_out['l1']:.1f} points: so many of 100 rows "
             "would have to change class"
         )
-    if fitted.accuracy is not None:
-        lines.append(str(fitted.accuracy))
+    lines.append(fitted.no_accuracy or str(fitted.accuracy))
     lines.append(f"model: {fitted.model}")
     if fitted.report is not None:
         lines.append(f"report: {fitted.report}")

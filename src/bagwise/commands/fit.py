@@ -43,7 +43,9 @@ class Fitted:
         training: what was done, what was kept of it, and by which rule, in words.
         directions: number of directions that a probe sees; None for other methods.
         held_out: "kl" and "l1" of the held-out bags, as the report has them; None where none were held out.
-        accuracy: share of the rows labelled rightly, estimated from held-out bags; None where they are too few.
+        accuracy: share of the rows labelled rightly, estimated from held-out bags; None where they are too few
+            or where noise was declared.
+        no_accuracy: why there is no estimate; None where there is one.
         warnings: in plain words, as the report has them: of the tables, of the bags, of the numbers of the model.
         seconds: that it took.
     """
@@ -59,6 +61,7 @@ class Fitted:
     directions: int | None
     held_out: dict[str, float] | None
     accuracy: AccuracyEstimate | None
+    no_accuracy: str | None
     warnings: tuple[str, ...]
     seconds: float
 
@@ -119,6 +122,7 @@ def fit_files(
         directions=classifier.history_[0].get("directions"),
         held_out=None if held_out is None else {"kl": held_out.kl, "l1": 2 * held_out.missed},
         accuracy=found.accuracy,
+        no_accuracy=found.no_accuracy,
         warnings=found.warnings,
         seconds=round(time.monotonic() - start, 3),
     )

@@ -71,7 +71,7 @@ def write_model_report(
         proportions: as in `fit`; as `read_proportions(...)` it may hold further bags.
         notes: what looked odd when the rows were read, in plain words; it comes first among the warnings.
         accuracy: an estimate of the accuracy on instances, from `cross_validate(...).accuracy()`. By default it is
-            estimated from the bags that `fit` held out, where there are enough.
+            estimated from the bags that `fit` held out, where there are enough and no noise was declared.
         search: the search that chose the settings, for its table of trials.
         title: of the page.
 
@@ -113,7 +113,7 @@ def write_model_report(
         "accuracy": found.accuracy,
         "accuracy_words": words.accuracy_in_words(found.accuracy) if found.accuracy else None,
         "assumptions": words.accuracy_assumptions(found.accuracy, flatters=flatters) if found.accuracy else [],
-        "no_accuracy": words.no_accuracy_in_words(0 if held_out is None else held_out.num_bags),
+        "no_accuracy": found.no_accuracy,
         "confidence": sureness,
         "confidence_chart": confidence_histogram(sureness),
         "calibration_chart": calibration_chart(bins) if bins else None,

@@ -26,7 +26,9 @@ class Findings:
         held_out: fit to the bags that were kept from training; None where there are none.
         trained_on: fit to the others; None where there are none.
         classes: the balance of the classes, the most frequent first.
-        accuracy: share of the rows labelled rightly, estimated from bags; None where that cannot be done.
+        accuracy: share of the rows labelled rightly, estimated from bags; None where held-out bags are too few, or
+            where noise was declared, which would count as mistakes of the model.
+        no_accuracy: why there is no estimate, in words; None where there is one.
         training: what was done, what was kept of it, and by which rule, in words.
         warnings: in plain words: of the tables, of the bags before the training, of the numbers after it.
     """
@@ -36,6 +38,7 @@ class Findings:
     trained_on: Fit | None
     classes: list[ClassShare]
     accuracy: AccuracyEstimate | None
+    no_accuracy: str | None
     training: str
     warnings: tuple[str, ...]
 
@@ -63,12 +66,16 @@ def find(
     labels = [str(label) for label in classifier.classes_]
     classes = class_balance(compared, described.probabilities[is_known[described.bag_index]], labels)
     has_noise = classifier.proportion_noise is not None
+    if accuracy is None and not has_noise:
+        accuracy = held_out_accuracy(described)
+    no_accuracy = words.no_accuracy_in_words(0 if held_out is None else held_out.num_bags, has_noise=has_noise)
     return Findings(
         compared,
         held_out,
         trained_on,
         classes,
-        held_out_accuracy(described) if accuracy is None else accuracy,
+        accuracy,
+        no_accuracy if accuracy is None else None,
         words.training_in_words(classifier),
         (*notes, *classifier.warnings_, *words.fit_warnings(held_out, trained_on, classes, has_noise=has_noise)),
     )

@@ -126,8 +126,14 @@ def accuracy_assumptions(accuracy: AccuracyEstimate, *, flatters: bool) -> list[
     return words
 
 
-def no_accuracy_in_words(num_held_out: int) -> str:
+def no_accuracy_in_words(num_held_out: int, *, has_noise: bool) -> str:
     """Say why there is no estimate, and how to get one."""
+    if has_noise:
+        return (
+            "How many rows get the right class is not estimated: the counts were changed before they were published, "
+            "and bags cannot tell that noise from mistakes of the model. Some rows with known labels can (bagwise "
+            "evaluate)."
+        )
     have = "No bag was held out" if num_held_out == 0 else f"Only {_count(num_held_out, 'bag')} could be held out"
     return (
         f"{have}; it takes {FEWEST_HELD_OUT_BAGS} or more to estimate how many rows get the right class. "
