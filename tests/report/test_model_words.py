@@ -102,7 +102,7 @@ def test_self_training_is_said_to_be_kept_or_refused():
     candidates[2]["kl"] = 0.03
     refused = trained("self-training", [{}] * 10 + [{"candidates": candidates}], 4, epochs=5)
     assert "The latter were refused: the divergence of held-out bags went from 0.02 to 0.03" in refused
-    assert "Epoch 4 of 6 was kept" in refused
+    assert "Of the former, epoch 4 was kept: the last that" in refused
     unjudged = trained("self-training", [{}] * 10 + [{"candidates": []}], 11, epochs=5, held_out=False)
     assert "The last one was kept: no bags were held out" in unjudged
 

@@ -130,6 +130,8 @@ def _parse_noise(text: str | None) -> ProportionNoise | None:
 
 
 def _in_words(fitted: Fitted) -> str:
+    from bagwise.report.model_words import points
+
     lines = [
         f"fitted on {fitted.rows:,} rows in {fitted.bags:,} bags, {len(fitted.classes)} classes: "
         f"{', '.join(fitted.classes[:10])}{', ...' if len(fitted.classes) > 10 else ''}",
@@ -137,8 +139,8 @@ def _in_words(fitted: Fitted) -> str:
     ]
     if fitted.held_out is not None:
         lines.append(
-            f"proportions of held-out bags are missed by {50 * fitted.held_out['l1']:.1f} points: so many of 100 rows "
-            "would have to change class"
+            f"proportions of held-out bags are missed by {points(fitted.held_out['l1'] / 2)} points: so many of 100 "
+            "rows would have to change class"
         )
     lines.append(fitted.no_accuracy or str(fitted.accuracy))
     lines.append(f"model: {fitted.model}")

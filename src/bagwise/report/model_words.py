@@ -12,6 +12,11 @@ from bagwise.model_selection import AccuracyEstimate
 from bagwise.report.model_bags import FEWEST_HELD_OUT_BAGS
 from bagwise.report.model_statistics import ClassShare, Fit
 
+# That of `fitting`.
+_RULE_FOR_EPOCHS = (
+    "the last that met the proportions of held-out bags as closely as the best one, to half a standard error"
+)
+
 
 def headline(num_rows: int, num_bags: int, num_classes: int, held_out: Fit | None, trained_on: Fit | None) -> str:
     """Return what was learned from what, and how well, in a few sentences."""
@@ -46,14 +51,7 @@ def training_in_words(classifier: ProportionClassifier) -> str:
         return _self_training_in_words(history, classifier.best_epoch_, classifier.epochs, has_held_out=has_held_out)
     if not has_held_out:
         return f"The last of {_count(len(history), 'epoch')} was kept: no bags were held out to choose one."
-    return _kept_epoch_in_words(classifier.best_epoch_, len(history))
-
-
-def _kept_epoch_in_words(best_epoch: int, num_epochs: int) -> str:
-    return (
-        f"Epoch {best_epoch} of {num_epochs} was kept: the last that met the proportions of held-out bags as closely "
-        "as the best one, to half a standard error."
-    )
+    return f"Epoch {classifier.best_epoch_} of {len(history)} was kept: {_RULE_FOR_EPOCHS}."
 
 
 def _probe_in_words(entry: dict[str, Any]) -> str:
@@ -84,7 +82,7 @@ def _self_training_in_words(
         )
     return (
         f"{text}. The latter were refused: the divergence of held-out bags went from {before} to {after}, and did not "
-        f"fall by more than a standard error. {_kept_epoch_in_words(best_epoch, by_kl)}"
+        f"fall by more than a standard error. Of the former, epoch {best_epoch} was kept: {_RULE_FOR_EPOCHS}."
     )
 
 
