@@ -142,8 +142,8 @@ def fit_self_training(
 ) -> FittedNetwork:
     """Train by KL, then let the network learn from labels that fit the bags, if held-out bags agree: see `improve`.
 
-    The history holds the epochs of both, numbered through; the last entry tells the divergences of held-out bags that
-    decided ("candidates").
+    The history holds the epochs of both, numbered through. The last entry tells the divergences of held-out bags that
+    decided ("candidates"); its "held_out" is of the network that learned from labels, whether it was kept or not.
     """
     by_kl = fit_network(
         network,
@@ -169,7 +169,7 @@ def fit_self_training(
     history = by_kl.history + [entry | {"epoch": done + entry["epoch"]} for entry in result.history]
     history[-1]["candidates"] = [{"start": name, "kl": divergence} for name, divergence in result.criterion.items()]
     if held_out.any():
-        divergences, l1 = HeldOutBags(bags.subset(np.flatnonzero(held_out)), None)(result.network)
+        divergences, l1 = HeldOutBags(bags.subset(np.flatnonzero(held_out)), None)(result.taught)
         history[-1]["held_out"] = {"kl": float(divergences.mean()), "l1": l1}
     return FittedNetwork(result.network.cpu(), history, len(history) if result.improved else by_kl.best_epoch)
 

@@ -1,7 +1,9 @@
 """`bagwise fit`: what it writes, what it says, and inputs that look odd but are fine."""
 
+import html
 import inspect
 import json
+import re
 import shutil
 
 import numpy as np
@@ -28,7 +30,7 @@ def test_a_model_and_a_report(place):
         "fit people.csv --bag precinct --proportions counts.csv --counts --network linear --epochs 3 --out model"
     )
     assert done.exit_code == 0, done.output
-    assert done.stderr == ""
+    assert all(line.startswith("warning: ") for line in done.stderr.splitlines())
     assert "360 rows in 30 bags, 2 classes: A, B" in done.stdout
     assert "model: model\nreport: model/report.html\n" in done.stdout
     assert "<html" in (place / "model" / "report.html").read_text()
@@ -68,8 +70,9 @@ def test_a_result_for_machines(place):
     assert (result["rows"], result["bags"], result["classes"]) == (360, 30, ["A", "B"])
     assert result["best_epoch"] in (1, 2)
     assert set(result["held_out"]) == {"kl", "l1"}
-    assert result["warnings"] == []
-    assert result["accuracy"] is None  # of 3 held-out bags
+    assert "Only 3 bags could be held out" in result["warnings"][0]
+    assert result["accuracy"] is None
+    assert "Only 3 bags could be held out; it takes 20 or more" in result["no_accuracy"]
 
 
 def test_a_probe(place):
@@ -77,12 +80,34 @@ def test_a_probe(place):
     assert done.exit_code == 0, done.output
     assert "a linear head on " in done.stdout
     assert "epochs" not in done.stdout
-    assert "nearest rows and a linear head" in (place / "model" / "report.html").read_text()
+    assert "a linear head, " in (place / "model" / "report.html").read_text()
     assert run("predict model people.csv --out predicted.csv").exit_code == 0
     result = fit_to_json(
         "fit people.csv --bag precinct --proportions shares.csv --method probe --out other --no-report"
     )
     assert result["directions"] == ProportionClassifier.load(place / "other").history_[0]["directions"]
+
+
+def test_how_it_was_trained_is_said_alike_on_the_terminal_and_on_the_page(place):
+    done = run(f"{FIT} --report")
+    page = (place / "model" / "report.html").read_text()
+    training = fit_to_json(f"{FIT} --overwrite")["training"]
+    assert "of 2 was kept: the last that met the proportions of held-out bags as closely as the best" in training
+    assert training in done.stdout.splitlines()
+    assert training in page
+
+
+def test_held_out_bags_are_missed_alike_on_the_terminal_in_the_result_and_on_the_page(place):
+    """By three classes: by the mean over classes it would be a third less."""
+    thirds = place.shares.with_columns(A=pl.col("A") / 2, C=pl.col("A") / 2)
+    place.write("shares.csv", thirds)
+    done = run(f"{FIT} --report")
+    page = (place / "model" / "report.html").read_text()
+    (said,) = re.findall(r"held-out bags are missed by (\d+\.\d) points: so many of 100 rows", done.stdout)
+    assert f"3 bags kept from training, the known shares are missed by {said} points" in page
+    assert f"{50 * fit_to_json(f'{FIT} --overwrite')['held_out']['l1']:.1f}" == said
+    report = ProportionClassifier.load(place / "model").bag_report_
+    assert 50 * report["l1"][report["held_out"]].mean() == pytest.approx(float(said), abs=0.1)
 
 
 def test_an_estimate_of_accuracy_where_there_are_bags_enough(place):
@@ -92,8 +117,27 @@ def test_an_estimate_of_accuracy_where_there_are_bags_enough(place):
     line = FIT.replace("shares.csv", "counts.csv --counts").replace("--epochs 2", "--epochs 5")
     accuracy = fit_to_json(line)["accuracy"]
     assert accuracy["num_bags"] == 24
+    assert fit_to_json(f"{line} --overwrite")["no_accuracy"] is None
     assert 0 <= accuracy["low"] <= accuracy["accuracy"] <= accuracy["high"] <= 1
     assert fit_to_json(f"{line} --overwrite --report")["accuracy"] == accuracy  # the page shows the very same
+
+
+def test_no_estimate_of_accuracy_where_noise_would_count_as_mistakes(place):
+    survey = make_people(rows_per_bag=4, bags=240)
+    place.write("people.csv", survey.drop("person", "vote"))
+    place.write("counts.csv", count_votes(survey))
+    line = FIT.replace("shares.csv", "counts.csv --counts --noise laplace:2")
+    done = run(f"{line} --report")
+    why = "How many rows get the right class is not estimated: the counts were changed before they were published"
+    assert why in done.stdout
+    assert "estimated accuracy" not in done.stdout
+    page = (place / "model" / "report.html").read_text()
+    assert why in page
+    assert "not estimated</small>" in page
+    assert "cross_validate" not in page  # it does not know of the noise either
+    result = fit_to_json(f"{line} --overwrite")
+    assert result["accuracy"] is None
+    assert why in result["no_accuracy"]
 
 
 def test_a_large_parquet_file_is_described_by_some_of_its_bags(place, monkeypatch):
@@ -101,7 +145,9 @@ def test_a_large_parquet_file_is_described_by_some_of_its_bags(place, monkeypatc
     monkeypatch.setattr(fitting, "_ROWS_PER_SLICE", 50)
     done = run(f"{FIT.replace('people.csv', 'people.parquet')} --report")
     assert done.exit_code == 0, done.output
-    assert (place / "model" / "report.html").is_file()
+    page = (place / "model" / "report.html").read_text()
+    assert "Only 3 bags could be held out" in page  # all of them are among the bags described
+    assert "of which this page describes" in page
 
 
 def test_seeds(place):
@@ -155,12 +201,36 @@ def test_a_dry_run_warns(place):
     assert "1 distinct rows of proportions" in distinct
 
 
-def test_warnings_come_before_the_training_and_with_the_result(place):
+def warnings_of(done):
+    assert done.exit_code == 0, done.output
+    return [line.removeprefix("warning: ") for line in done.stderr.splitlines()]
+
+
+def test_the_terminal_the_result_and_the_page_have_the_same_warnings(place):
     place.write("shares.csv", place.shares.with_columns(A=pl.lit(0.5), B=pl.lit(0.5)))
-    done = run(f"{FIT} --json")
-    assert done.exit_code == 0
-    (warning,) = json.loads(done.stdout)["warnings"]
-    assert done.stderr == f"warning: {warning}\n"
+    line = f"{FIT.replace('people.csv', 'survey.csv')} --ignore person --json"
+    done = run(f"{line} --report")
+    warnings = json.loads(done.stdout)["warnings"]
+    of_the_table, of_the_bags, of_the_numbers, *_ = warnings
+    assert "column 'vote' holds the names of classes" in of_the_table
+    assert "1 distinct rows of proportions" in of_the_bags
+    assert "Only 3 bags could be held out" in of_the_numbers
+    assert warnings_of(done) == warnings
+    page = html.unescape((place / "model" / "report.html").read_text())
+    assert re.findall("<li>(.*)</li>", page)[: len(warnings)] == [text[0].upper() + text[1:] for text in warnings]
+    without_page = run(f"{line} --overwrite")
+    assert json.loads(without_page.stdout)["warnings"] == warnings_of(without_page) == warnings
+
+
+def test_warnings_of_the_tables_come_before_the_training(place, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("no training today.")
+
+    monkeypatch.setattr(ProportionClassifier, "fit", fail)
+    done = run(f"{FIT.replace('people.csv', 'survey.csv')}")
+    warning, error = done.stderr.splitlines()
+    assert "column 'vote' holds the names of classes" in warning
+    assert error == "error: no training today."
 
 
 # ---------------------------------------------------------------- odd, but fine

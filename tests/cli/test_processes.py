@@ -43,8 +43,8 @@ def test_a_result_on_one_stream_and_warnings_on_the_other(place):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert json.loads(out)["model"] == "model"
-    (warning,) = err.splitlines()
-    assert warning.startswith("warning: column 'vote'")
+    assert err.startswith("warning: column 'vote'")
+    assert err.splitlines() == [f"warning: {text}" for text in json.loads(out)["warnings"]]
 
 
 def test_an_error_is_one_line_and_code_2(place):

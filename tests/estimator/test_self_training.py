@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bagwise import ProportionClassifier
+from bagwise.self_training import improvement
 
 
 def test_self_training_beats_the_network_it_starts_from():
@@ -25,6 +26,21 @@ def test_self_training_beats_the_network_it_starts_from():
         "self-training",
     }
     assert set(taught.history_[-1]["held_out"]) == {"kl", "l1"}
+
+
+def test_the_last_epoch_has_the_score_of_what_was_learned_from_labels_also_where_it_is_refused(monkeypatch):
+    rng = np.random.default_rng(0)
+    labels, bags = rng.integers(2, size=400), np.arange(400) // 8
+    X = 3 * labels[:, None] + rng.normal(size=(400, 3))
+    counts = np.stack([np.bincount(labels[bags == bag], minlength=2) for bag in range(50)])
+    monkeypatch.setattr(improvement, "_better", lambda logits, first, *_: first)
+    model = ProportionClassifier("self-training", network="linear", counts=True, device="cpu", random_state=0, epochs=4)
+    model.fit(X, bags=bags, proportions=counts)
+    assert model.best_epoch_ <= len(model.history_) - 4
+    divergence = {candidate["start"]: candidate["kl"] for candidate in model.history_[-1]["candidates"]}
+    assert model.history_[-1]["held_out"]["kl"] == pytest.approx(divergence["self-training"], rel=1e-3)
+    assert model.history_[model.best_epoch_ - 1]["held_out"]["kl"] == pytest.approx(divergence["network"], rel=1e-3)
+    assert divergence["self-training"] != pytest.approx(divergence["network"], rel=0.01)
 
 
 def test_a_saved_self_trained_model_is_the_same(wards, fast, tmp_path):

@@ -106,7 +106,7 @@ def test_the_fit_is_that_of_the_bag_report(page, votes):
     _, first, second = page.tables["fits"]
     for row, part in ((first, held_out), (second, ~held_out)):
         assert row[1] == str(part.sum())
-        assert row[3] == f"{100 * np.abs(known - predicted)[part].mean():.1f}"
+        assert row[3] == f"{50 * np.abs(known - predicted)[part].sum(axis=1).mean():.1f}"
     assert (first[0], second[0]) == ("held out", "trained on")
 
 
@@ -142,6 +142,26 @@ def test_accuracy_is_estimated_from_held_out_bags_with_its_assumptions(page):
     assert "flatters a little" in page.words
 
 
+def test_the_kept_epoch_is_named_with_its_rule(page, votes):
+    assert f"Epoch {votes.classifier.best_epoch_} of 8 was kept: the last that met the proportions" in page.words
+
+
+def test_a_probe_has_no_settings_of_a_training(tmp_path):
+    page = Page(write(tmp_path, fit_votes(num_bags=60, validation_fraction=0.4, method="probe")))
+    assert re.search(r"How it was trained A probe, a linear head on \d+ directions? of .* What these", page.words)
+    for word in (
+        "epoch",
+        "patience",
+        "learning rate",
+        "batch size",
+        "weight decay",
+        "training loss",
+        "flatters a little",
+    ):
+        assert word not in page.words, word
+    assert "method probe" in page.words
+
+
 def test_importances_are_those_of_the_columns_that_decide(page):
     columns = [row[0] for row in page.tables["importance"][1:]]
     assert set(columns[:2]) == {"age", "income"}
@@ -173,7 +193,10 @@ def test_without_held_out_bags_it_says_so(tmp_path):
     assert "No bag was kept from training" in page.words
     assert "No bag was held out; it takes 20 or more" in page.words
     assert [row[0] for row in page.tables["fits"]] == ["bags", "trained on"]
-    assert "No bags were held out, so the last epoch was kept" in page.words
+    assert (
+        "The last of 8 epochs was kept: no bags were held out to choose one. No label of a row was used. An"
+        in page.words
+    )
 
 
 def test_a_few_held_out_bags_are_not_made_much_of(tmp_path):
@@ -184,11 +207,12 @@ def test_a_few_held_out_bags_are_not_made_much_of(tmp_path):
     assert re.search(r"5 shuffles, on [\d,]+ rows of 40 bags", page.words)
 
 
-def test_what_the_classifier_warned_of_comes_first(tmp_path, votes):
+def test_notes_come_first_then_what_the_classifier_warned_of(tmp_path, votes):
     fitted = fit_votes(num_bags=12)
     fitted.classifier.warnings_ = ("the proportions of 'a' against 'b' hardly differ <here>",)
-    page = Page(write(tmp_path, fitted))
-    assert "Read this first The proportions of 'a' against 'b' hardly differ <here> No bag was kept" in page.words
+    page = Page(write(tmp_path, fitted, notes=["column 'vote' is an input."]))
+    first = "Read this first Column 'vote' is an input. The proportions of 'a' against 'b' hardly differ <here> No bag"
+    assert first in page.words
 
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'&\u202e"

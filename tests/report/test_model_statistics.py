@@ -44,7 +44,7 @@ def test_a_truthful_model_strays_as_chance_allows(truthful):
     assert fit is not None
     assert fit.dispersion == pytest.approx(1, abs=0.12)
     assert fit.beyond_two == pytest.approx(0.05, abs=0.015)
-    assert fit.error < 0.6 * fit.blind_error
+    assert fit.missed < 0.6 * fit.blind_missed
     assert fit.kl < fit.blind_kl
 
 
@@ -60,8 +60,8 @@ def test_fit_is_that_of_a_plain_loop():
     shares = [[0.5, 0.5], [0.25, 0.75]]
     probabilities = np.array([[0.9, 0.1], [0.3, 0.7], [0.2, 0.8], [0.2, 0.8], [0.2, 0.8], [0.6, 0.4]])
     fit = fit_to_bags(BagComparison.of(described(probabilities, [0, 0, 1, 1, 1, 1], shares)), np.array([0.4, 0.6]))
-    assert fit.error == pytest.approx((0.1 + 0.05) / 2)
-    assert fit.blind_error == pytest.approx((0.1 + 0.15) / 2)
+    assert fit.missed == pytest.approx((0.1 + 0.05) / 2)
+    assert fit.blind_missed == pytest.approx((0.1 + 0.15) / 2)
     first, second = (
         0.5 * np.log(0.5 / 0.6) + 0.5 * np.log(0.5 / 0.4),
         0.25 * np.log(0.25 / 0.3) + 0.75 * np.log(0.75 / 0.7),
@@ -69,6 +69,13 @@ def test_fit_is_that_of_a_plain_loop():
     assert fit.kl == pytest.approx((first + second) / 2)
     assert (fit.num_bags, fit.num_rows) == (2, 6)
     assert fit_to_bags(BagComparison.of(described(probabilities, [0] * 6, shares[:1])).part(held_out=True), 0.5) is None
+
+
+def test_what_is_missed_does_not_depend_on_the_number_of_classes():
+    shares, probabilities = np.array([[0.5, 0.5, 0.0]]), np.array([[0.8, 0.2, 0.0]] * 4)  # 3 of 10 would have to change
+    for num_classes in (2, 3):
+        compared = BagComparison.of(described(probabilities[:, :num_classes], [0] * 4, shares[:, :num_classes]))
+        assert fit_to_bags(compared, np.full(num_classes, 1 / num_classes)).missed == pytest.approx(0.3, abs=1e-3)
 
 
 def test_unknown_bags_are_left_out():

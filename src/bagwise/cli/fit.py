@@ -46,7 +46,7 @@ def fit(
         ),
     ] = "kl",
     network: Annotated[str, typer.Option(help="mlp or linear.")] = "mlp",
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the bags; the best by held-out bags counts.")] = 30,
+    epochs: Annotated[int, typer.Option(min=1, help="Most passes over the bags; held-out bags choose one.")] = 30,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     report: Annotated[bool, typer.Option(help="Whether to write report.html into the folder.")] = True,
@@ -130,17 +130,19 @@ def _parse_noise(text: str | None) -> ProportionNoise | None:
 
 
 def _in_words(fitted: Fitted) -> str:
+    from bagwise.report.model_words import points
+
     lines = [
         f"fitted on {fitted.rows:,} rows in {fitted.bags:,} bags, {len(fitted.classes)} classes: "
         f"{', '.join(fitted.classes[:10])}{', ...' if len(fitted.classes) > 10 else ''}",
-        f"best of {fitted.epochs} epochs: {fitted.best_epoch}"
-        if fitted.directions is None
-        else f"a linear head on {fitted.directions} directions",
+        fitted.training,
     ]
     if fitted.held_out is not None:
-        lines[-1] += f"; proportions of held-out bags are missed by {100 * fitted.held_out['l1'] / 2:.1f} points"
-    if fitted.accuracy is not None:
-        lines.append(str(fitted.accuracy))
+        lines.append(
+            f"proportions of held-out bags are missed by {points(fitted.held_out['l1'] / 2)} points: so many of 100 "
+            "rows would have to change class"
+        )
+    lines.append(fitted.no_accuracy or str(fitted.accuracy))
     lines.append(f"model: {fitted.model}")
     if fitted.report is not None:
         lines.append(f"report: {fitted.report}")

@@ -16,7 +16,8 @@ from bagwise.commands.understanding import Understanding, understand
 from bagwise.estimator import ProportionClassifier
 from bagwise.model_selection import AccuracyEstimate
 from bagwise.report.model import write_model_report
-from bagwise.report.model_bags import MOST_ROWS, describe_rows, held_out_accuracy
+from bagwise.report.model_bags import MOST_ROWS, describe_rows
+from bagwise.report.model_findings import find
 from bagwise.tables.slices import FrameInMemory
 
 if TYPE_CHECKING:
@@ -39,10 +40,13 @@ class Fitted:
         classes: labels of the classes.
         epochs: passes over the bags that were made.
         best_epoch: the one whose weights were kept.
+        training: what was done, what was kept of it, and by which rule, in words.
         directions: number of directions that a probe sees; None for other methods.
-        held_out: "kl" and "l1" of the held-out bags at that epoch; None where none were held out.
-        accuracy: share of the rows labelled rightly, estimated from held-out bags; None where they are too few.
-        warnings: in plain words.
+        held_out: "kl" and "l1" of the held-out bags, as the report has them; None where none were held out.
+        accuracy: share of the rows labelled rightly, estimated from held-out bags; None where they are too few
+            or where noise was declared.
+        no_accuracy: why there is no estimate; None where there is one.
+        warnings: in plain words, as the report has them: of the tables, of the bags, of the numbers of the model.
         seconds: that it took.
     """
 
@@ -53,9 +57,11 @@ class Fitted:
     classes: tuple[str, ...]
     epochs: int
     best_epoch: int
+    training: str
     directions: int | None
     held_out: dict[str, float] | None
     accuracy: AccuracyEstimate | None
+    no_accuracy: str | None
     warnings: tuple[str, ...]
     seconds: float
 
@@ -82,7 +88,7 @@ def fit_files(
         out: the folder.
         overwrite: whether to replace another model there.
         report: whether to write a page about the model into the folder.
-        note: told of what looks odd in the tables, before the training.
+        note: told of what looks odd: in the tables before the training, in the numbers of the model after it.
     """
     start = time.monotonic()
     with staged_model_folder(out, overwrite=overwrite) as folder:
@@ -94,14 +100,16 @@ def fit_files(
             classifier.fit(frame, bags=files.bag, proportions=data.matched.table)
         else:
             classifier.fit_parquet(data.rows.path, bags=files.bag, proportions=data.matched.table, columns=data.inputs)
-            frame = _some_bags(data, files.bag)
+            frame = _some_bags(data, files.bag, classifier)
         classifier.save(folder)
         described = classifier, frame, files.bag, data.matched.table
         if report:
-            accuracy = write_model_report(folder / REPORT_FILE, *described, title=out.name)
+            found = write_model_report(folder / REPORT_FILE, *described, notes=data.notes, title=out.name)
         else:
-            accuracy = held_out_accuracy(describe_rows(*described))
-    best = classifier.history_[classifier.best_epoch_ - 1]
+            found = find(classifier, describe_rows(*described), notes=data.notes)
+    for text in found.warnings[len(data.notes) + len(classifier.warnings_) :]:  # `fit` itself gave its own
+        note(text)
+    held_out = found.held_out
     return Fitted(
         model=str(out),
         report=str(out / REPORT_FILE) if report else None,
@@ -110,20 +118,28 @@ def fit_files(
         classes=tuple(str(label) for label in classifier.classes_),
         epochs=len(classifier.history_),
         best_epoch=classifier.best_epoch_,
-        directions=best.get("directions"),
-        held_out=best.get("held_out"),
-        accuracy=accuracy,
-        warnings=(*data.notes, *classifier.warnings_),
+        training=found.training,
+        directions=classifier.history_[0].get("directions"),
+        held_out=None if held_out is None else {"kl": held_out.kl, "l1": 2 * held_out.missed},
+        accuracy=found.accuracy,
+        no_accuracy=found.no_accuracy,
+        warnings=found.warnings,
         seconds=round(time.monotonic() - start, 3),
     )
 
 
-def _some_bags(data: TrainingData, bag: str) -> pl.DataFrame:
-    """Read the rows of as many bags, drawn at random, as fit in memory easily: all of them, where they do."""
+def _some_bags(data: TrainingData, bag: str, classifier: ProportionClassifier) -> pl.DataFrame:
+    """Read the rows of as many bags as fit in memory easily: all of them, where they do.
+
+    Held-out bags come first, as in `describe_rows`: without them a report would say that none were kept from training.
+    """
     import polars as pl
 
-    matched = data.matched
-    order = np.random.default_rng(0).permutation(len(matched.bags))
+    matched, report = data.matched, classifier.bag_report_
+    held_out = dict(zip(report["bag"], report["held_out"], strict=True))
+    is_seen = np.array([not held_out[name] for name in matched.bags])
+    chance = np.random.default_rng(0).permutation(len(matched.bags))
+    order = np.lexsort([chance, is_seen])
     num_chosen = np.searchsorted(np.cumsum(matched.sizes[order]), MOST_ROWS, side="right")
     chosen = {matched.bags[number] for number in order[: max(2, num_chosen)]}
     slices = data.rows.slices(_ROWS_PER_SLICE, [bag, *data.inputs])

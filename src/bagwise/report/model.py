@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from bagwise.report.model_bags import (
     BagComparison,
     DescribedRows,
     describe_rows,
-    held_out_accuracy,
 )
 from bagwise.report.model_charts import calibration_chart, confidence_histogram, learning_curve
-from bagwise.report.model_statistics import calibration, class_balance, confidence, fit_to_bags
+from bagwise.report.model_findings import Findings, find
+from bagwise.report.model_statistics import calibration, confidence
 from bagwise.report.rendering import read_script, write_html
 from bagwise.tables import ProportionTable
 
@@ -53,13 +54,14 @@ def write_model_report(
     bags: Any,
     proportions: Any,
     *,
+    notes: Sequence[str] = (),
     accuracy: AccuracyEstimate | None = None,
     search: SearchResult | None = None,
     title: str = "A classifier learned from proportions",
-) -> AccuracyEstimate | None:
+) -> Findings:
     """Write a page (HTML, one file, no network needed) about a fitted model and the bags it was fitted on.
 
-    Returns the estimate of the accuracy that it shows; None where the held-out bags are too few for one.
+    Returns what it says of the model: fit to the bags, estimate of the accuracy, warnings.
 
     Args:
         path: of the page.
@@ -67,8 +69,9 @@ def write_model_report(
         X: the rows it was fitted on, or those of some of its bags.
         bags: as in `fit`.
         proportions: as in `fit`; as `read_proportions(...)` it may hold further bags.
+        notes: what looked odd when the rows were read, in plain words; it comes first among the warnings.
         accuracy: an estimate of the accuracy on instances, from `cross_validate(...).accuracy()`. By default it is
-            estimated from the bags that `fit` held out, where there are enough.
+            estimated from the bags that `fit` held out, where there are enough and no noise was declared.
         search: the search that chose the settings, for its table of trials.
         title: of the page.
 
@@ -77,34 +80,26 @@ def write_model_report(
         >>> write_model_report("report.html", classifier, X, bags, table)  # doctest: +SKIP
     """
     described = describe_rows(classifier, X, bags, proportions)
-    compared = BagComparison.of(described)
+    found = find(classifier, described, notes=notes, accuracy=accuracy)
+    compared, held_out, trained_on, classes = found.compared, found.held_out, found.trained_on, found.classes
     labels = [str(label) for label in classifier.classes_]
-    overall = compared.sizes @ compared.known / compared.sizes.sum()
-    trained_on = fit_to_bags(compared.part(held_out=False), overall)
-    held_out = fit_to_bags(compared.part(held_out=True), overall)
-    is_known = ~np.isnan(described.shares[:, 0])
-    classes = class_balance(compared, described.probabilities[is_known[described.bag_index]], labels)
     # charts and importances are about held-out bags where they are enough to say something, else about all
     is_fair = held_out is not None and held_out.num_bags >= FEWEST_HELD_OUT_BAGS
     judged = compared.part(held_out=True) if is_fair else compared
     rows = described.held_out[described.bag_index] if is_fair else np.ones(len(described.bag_index), dtype=bool)
-    shown_accuracy = held_out_accuracy(described) if accuracy is None else accuracy
     bins = calibration(judged)
     sureness = confidence(described.probabilities[rows])
-    warnings = [
-        *classifier.warnings_,
-        *words.fit_warnings(held_out, trained_on, classes, has_noise=classifier.proportion_noise is not None),
-    ]
+    flatters = accuracy is None and classifier.method != "probe"  # a probe chooses by other bags
     script, script_hash = read_script("model.js")
     values = {
         "title": title,
         "headline": words.headline(described.all_rows, described.all_bags, len(labels), held_out, trained_on),
-        "warnings": [text[:1].upper() + text[1:] for text in warnings],
+        "warnings": [text[:1].upper() + text[1:] for text in found.warnings],
         "described": described,
         "sizes": compared.sizes,
         "median_size": int(np.median(compared.sizes)),
         "has_noise": classifier.proportion_noise is not None,
-        "num_unknown": int((~is_known).sum()),
+        "num_unknown": int(np.isnan(described.shares[:, 0]).sum()),
         "labels": labels,
         "fits": [("held out", held_out), ("trained on", trained_on)],
         "has_held_out": held_out is not None,
@@ -115,10 +110,10 @@ def write_model_report(
         "worst_drawn": WORST_BAGS_DRAWN,
         "panels": [share.label for share in classes[:MOST_PANELS]],
         "scatter": _scatter(compared, labels, [share.label for share in classes[:MOST_PANELS]]),
-        "accuracy": shown_accuracy,
-        "accuracy_words": words.accuracy_in_words(shown_accuracy) if shown_accuracy else None,
-        "assumptions": words.accuracy_assumptions(shown_accuracy, is_own=accuracy is None) if shown_accuracy else [],
-        "no_accuracy": words.no_accuracy_in_words(0 if held_out is None else held_out.num_bags),
+        "accuracy": found.accuracy,
+        "accuracy_words": words.accuracy_in_words(found.accuracy) if found.accuracy else None,
+        "assumptions": words.accuracy_assumptions(found.accuracy, flatters=flatters) if found.accuracy else [],
+        "no_accuracy": found.no_accuracy,
         "confidence": sureness,
         "confidence_chart": confidence_histogram(sureness),
         "calibration_chart": calibration_chart(bins) if bins else None,
@@ -129,8 +124,7 @@ def write_model_report(
         "most_columns": MOST_COLUMNS,
         "most_shuffled_columns": MOST_SHUFFLED_COLUMNS,
         "curves": _curves(classifier),
-        "epochs": len(classifier.history_),
-        "best_epoch": classifier.best_epoch_,
+        "training": found.training,
         "search": search,
         "most_trials": MOST_TRIALS,
         "network": _network(classifier),
@@ -144,7 +138,7 @@ def write_model_report(
         "signed": words.signed,
     }
     write_html(Path(path), "model.html", values)
-    return shown_accuracy
+    return found
 
 
 def _importance(classifier: ProportionClassifier, described: DescribedRows, rows: np.ndarray) -> Importance | None:
@@ -206,7 +200,9 @@ def _scatter(compared: BagComparison, labels: list[str], panels: list[str]) -> d
 
 
 def _curves(classifier: ProportionClassifier) -> list[Markup]:
-    """The training loss, and the divergence of held-out bags where there are some."""
+    """The training loss, and the divergence of held-out bags where there are some; a probe has no epochs."""
+    if classifier.method == "probe":
+        return []
     history, chosen = classifier.history_, classifier.best_epoch_
     epochs = [entry["epoch"] for entry in history]
     series = {
@@ -229,16 +225,20 @@ def _network(classifier: ProportionClassifier) -> str:
     name = getattr(classifier.network, "__qualname__", str(classifier.network))
     weights = sum(parameter.numel() for parameter in classifier.network_.parameters())
     if classifier.method == "probe":
-        name, weights = "nearest rows and a linear head", sum(b.numel() for b in classifier.network_.buffers())
+        name = "nearest rows and a linear head" if classifier.history_[0]["rounds"] else "a linear head"
+        weights = sum(buffer.numel() for buffer in classifier.network_.buffers())
     return f"{name}, {classifier.preprocessing_.width:,} inputs, {weights:,} weights"
 
 
 def _settings(classifier: ProportionClassifier) -> dict[str, str]:
-    """The other parameters that are set, as text, in the order of their documentation."""
+    """The other parameters that are set and used, as text, in the order of their documentation."""
     plain = {"True": "yes", "False": "no"}
+    unused = {"network", "verbose"}
+    if classifier.method == "probe":
+        unused |= {"epochs", "patience", "learning_rate", "batch_size", "weight_decay"}
     settings = {}
     for name in inspect.signature(ProportionClassifier).parameters:
         value = getattr(classifier, name)
-        if value is not None and name not in ("network", "verbose"):
+        if value is not None and name not in unused:
             settings[name.replace("_", " ")] = plain.get(str(value), str(value))
     return settings

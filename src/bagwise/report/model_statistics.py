@@ -17,8 +17,9 @@ class Fit:
     Attributes:
         num_bags: number of bags.
         num_rows: number of their instances.
-        error: mean absolute difference between known and predicted share, over bags and classes.
-        blind_error: the same for a guess that gives every bag the overall shares.
+        missed: share of a bag that would have to change class for its predicted shares to be the known ones, half the
+            sum of their absolute differences; mean over bags. Whatever the number of classes, it lies between 0 and 1.
+        blind_missed: the same for a guess that gives every bag the overall shares.
         kl: mean KL(known | predicted), in nats.
         blind_kl: the same for that guess.
         dispersion: mean square of the deviations in standard errors. 1 is expected where the probabilities are right
@@ -28,8 +29,8 @@ class Fit:
 
     num_bags: int
     num_rows: int
-    error: float
-    blind_error: float
+    missed: float
+    blind_missed: float
     kl: float
     blind_kl: float
     dispersion: float
@@ -44,8 +45,8 @@ def fit_to_bags(bags: BagComparison, overall: np.ndarray) -> Fit | None:
     return Fit(
         num_bags=len(bags.names),
         num_rows=int(bags.sizes.sum()),
-        error=float(np.abs(bags.known - bags.predicted).mean()),
-        blind_error=float(np.abs(bags.known - overall).mean()),
+        missed=float(np.abs(bags.known - bags.predicted).sum(axis=1).mean() / 2),
+        blind_missed=float(np.abs(bags.known - overall).sum(axis=1).mean() / 2),
         kl=float(rel_entr(bags.known, bags.predicted).sum(axis=1).mean()),
         blind_kl=float(rel_entr(bags.known, overall).sum(axis=1).mean()),
         dispersion=float(np.square(deviations).mean()),

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+from bagwise.estimator import ProportionClassifier
 from bagwise.fitting import FEWEST_BAGS_TO_HOLD_OUT_FROM
 from bagwise.model_selection import AccuracyEstimate
 from bagwise.report.model_bags import FEWEST_HELD_OUT_BAGS
 from bagwise.report.model_statistics import ClassShare, Fit
 
+# That of `fitting`.
+_RULE_FOR_EPOCHS = (
+    "the last that met the proportions of held-out bags as closely as the best one, to half a standard error"
+)
+
 
 def headline(num_rows: int, num_bags: int, num_classes: int, held_out: Fit | None, trained_on: Fit | None) -> str:
-    """Return what was learned from what, and how well, in three sentences."""
+    """Return what was learned from what, and how well, in a few sentences."""
     if num_rows == num_bags:
         text = (
             f"This model gives single rows one of {num_classes} classes. It learned from {num_rows:,} rows whose class "
@@ -28,8 +35,54 @@ def headline(num_rows: int, num_bags: int, num_classes: int, held_out: Fit | Non
     if fit is None:
         return text
     return (
-        f"{text} For the {_count(fit.num_bags, 'bag')} {which} its predicted shares are off by {points(fit.error)} "
-        f"points on average; giving every bag the overall shares would be off by {points(fit.blind_error)} points."
+        f"{text} In the {_count(fit.num_bags, 'bag')} {which}, the known shares are missed by {points(fit.missed)} "
+        "points: so many of 100 rows would have to change class. Giving every bag the overall shares would miss them "
+        f"by {points(fit.blind_missed)} points."
+    )
+
+
+def training_in_words(classifier: ProportionClassifier) -> str:
+    """Return what was done, what was kept of it, and by which rule."""
+    history = classifier.history_
+    if classifier.method == "probe":
+        return _probe_in_words(history[0])
+    has_held_out = bool(classifier.bag_report_["held_out"].any())
+    if classifier.method == "self-training":
+        return _self_training_in_words(history, classifier.best_epoch_, classifier.epochs, has_held_out=has_held_out)
+    if not has_held_out:
+        return f"The last of {_count(len(history), 'epoch')} was kept: no bags were held out to choose one."
+    return f"Epoch {classifier.best_epoch_} of {len(history)} was kept: {_RULE_FOR_EPOCHS}."
+
+
+def _probe_in_words(entry: dict[str, Any]) -> str:
+    rounds, tried = entry["rounds"], len(entry["candidates"])
+    rows = f"rows averaged with their nearest ones in {_count(rounds, 'round')}" if rounds else "the rows as they are"
+    choice = f"Of {tried} such settings, this one met bags that were left out in turn most closely."
+    if tried == 1:
+        choice = "No other setting was tried."
+    return f"A probe, a linear head on {_count(entry['directions'], 'direction')} of {rows}. {choice}"
+
+
+def _self_training_in_words(
+    history: Sequence[dict[str, Any]], best_epoch: int, num_taught: int, *, has_held_out: bool
+) -> str:
+    """`num_taught` epochs, the last ones of the history, are those of learning from labels."""
+    by_kl = len(history) - num_taught
+    text = (
+        f"{_count(by_kl, 'epoch')} by KL, then {_count(num_taught, 'epoch')} of learning from labels that fit the bags"
+    )
+    if not has_held_out:
+        return f"{text}. The last one was kept: no bags were held out to choose another."
+    divergence = {candidate["start"]: candidate["kl"] for candidate in history[-1]["candidates"]}
+    before, after = f"{divergence['network']:.3g}", f"{divergence['self-training']:.3g}"
+    if best_epoch == len(history):
+        return (
+            f"{text}. The latter were kept: the divergence of held-out bags fell from {before} to {after}, by more "
+            "than a standard error."
+        )
+    return (
+        f"{text}. The latter were refused: the divergence of held-out bags went from {before} to {after}, and did not "
+        f"fall by more than a standard error. Of the former, epoch {best_epoch} was kept: {_RULE_FOR_EPOCHS}."
     )
 
 
@@ -44,8 +97,8 @@ def accuracy_in_words(accuracy: AccuracyEstimate) -> str:
     )
 
 
-def accuracy_assumptions(accuracy: AccuracyEstimate, *, is_own: bool) -> list[str]:
-    """Return what must hold for the estimate to be right; `is_own` when this report made it from held-out bags."""
+def accuracy_assumptions(accuracy: AccuracyEstimate, *, flatters: bool) -> list[str]:
+    """Return what must hold for the estimate to be right; `flatters` where its bags chose what was kept, too."""
     is_random = accuracy.dispersion < 1.5
     ratio = "about the" if is_random else f"{accuracy.dispersion:.3g} times the"
     spread = f"The known shares vary from bag to bag with {ratio} variance of bags drawn at random"
@@ -63,16 +116,22 @@ def accuracy_assumptions(accuracy: AccuracyEstimate, *, is_own: bool) -> list[st
             "one factor puts all of them right is seldom quite true.",
         ]
     words.append("The interval shows the luck of these bags. It does not cover a breach of the assumption above.")
-    if is_own:
+    if flatters:
         words.append(
-            "The same held-out bags chose the epoch that was kept, which flatters a little. "
+            "The same held-out bags chose what was kept of the training, which flatters a little. "
             "bagwise.model_selection.cross_validate(...).accuracy() rests on all bags and does not."
         )
     return words
 
 
-def no_accuracy_in_words(num_held_out: int) -> str:
+def no_accuracy_in_words(num_held_out: int, *, has_noise: bool) -> str:
     """Say why there is no estimate, and how to get one."""
+    if has_noise:
+        return (
+            "How many rows get the right class is not estimated: the counts were changed before they were published, "
+            "and bags cannot tell that noise from mistakes of the model. Some rows with known labels can (bagwise "
+            "evaluate)."
+        )
     have = "No bag was held out" if num_held_out == 0 else f"Only {_count(num_held_out, 'bag')} could be held out"
     return (
         f"{have}; it takes {FEWEST_HELD_OUT_BAGS} or more to estimate how many rows get the right class. "
@@ -93,8 +152,8 @@ def fit_warnings(
     """
     if held_out is None:
         warnings = [
-            "No bag was kept from training, so every number here comes from bags that the model has seen, and flatters "
-            f"it. Bags are held out from {FEWEST_BAGS_TO_HOLD_OUT_FROM} bags on, unless validation_fraction=0."
+            "No bag was kept from training, so every number about the model comes from bags that it has seen, and "
+            f"flatters it. Bags are held out from {FEWEST_BAGS_TO_HOLD_OUT_FROM} bags on, unless validation_fraction=0."
         ]
     else:
         warnings = _held_out_warnings(held_out, trained_on, has_noise=has_noise)
@@ -119,7 +178,7 @@ def _held_out_warnings(held_out: Fit, trained_on: Fit | None, *, has_noise: bool
     if held_out.num_bags < FEWEST_HELD_OUT_BAGS:
         return [
             f"Only {_count(held_out.num_bags, 'bag')} could be held out. What is said of held-out bags is mostly luck; "
-            "charts and importances use all bags, of which most were trained on, and flatter."
+            "charts and importances of the report use all bags, of which most were trained on, and flatter."
         ]
     warnings = []
     # twice as many as expected, and more than the luck of so many bags; a single stray moves this little

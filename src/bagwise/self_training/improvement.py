@@ -29,6 +29,7 @@ class Improvement:
     Attributes:
         network: the better of two, in evaluation mode: the one that was handed in, or one that learned from labels.
         improved: whether it is the latter.
+        taught: the one that learned from labels, kept or not.
         start: whose labels were learned from, "network" or "probe".
         criterion: mean KL(known | predicted) of the held-out bags, by "network", "probe" and "self-training"; empty
             where no bags are held out.
@@ -37,6 +38,7 @@ class Improvement:
 
     network: nn.Module
     improved: bool
+    taught: nn.Module
     start: str
     criterion: dict[str, float]
     history: list[dict[str, Any]]
@@ -107,6 +109,7 @@ def improve(
     return Improvement(
         network=student if improved else network.eval(),
         improved=improved,
+        taught=student,
         start=start,
         criterion={name: float(values.mean()) for name, values in divergences.items()} if held_out.any() else {},
         history=result.history,
