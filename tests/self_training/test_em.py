@@ -220,6 +220,13 @@ def test_what_cannot_work_is_refused():
         run(nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=1)), bags)
 
 
+@pytest.mark.parametrize(("field", "value"), [("patience", 1), ("accumulate", 4), ("chunk_instances", 2)])
+def test_a_recipe_that_would_not_be_followed_is_refused(field, value):
+    bags = uniform_bags(*two_clouds(), 2, 12, seed=0)
+    with pytest.raises(ValueError, match=rf"recipe\.{field} must be .* in self-training.* but is {value}\."):
+        run(new_network(), bags, replace(RECIPE, **{field: value}))
+
+
 @pytest.mark.parametrize("size", [16, 64])
 def test_it_learns_digits_no_worse_than_kl(size):
     data = load_digits()

@@ -15,9 +15,9 @@ from bagwise.bags.validation import check_count
 from bagwise.networks import split_head
 from bagwise.probe import fit_probe
 from bagwise.self_training.labelling import Labelling
-from bagwise.self_training.stage import History, describe, run_stage
+from bagwise.self_training.stage import History, describe, launch_stage, run_stage
 from bagwise.self_training.teaching import Teaching
-from bagwise.training.devices import launch_fabric, tuned_convolutions
+from bagwise.training.devices import tuned_convolutions
 from bagwise.training.evaluation import Predictor
 from bagwise.training.recipe import Recipe
 
@@ -67,12 +67,14 @@ def self_train(
     The time and the memory of an epoch do not depend on the size of the bags: instances are learned from in ordinary
     batches, and a bag is whole only when its proportions are apportioned, by numbers per instance and class.
 
-    With a `folder`, a run that was stopped, in whatever way, goes on where it was when it is started again.
+    It runs in one process, on one device. With a `folder`, a run that was stopped, in whatever way, goes on where it
+    was when it is started again.
 
     Args:
         network: ends with an `nn.Linear`; pretrained where that helps (see `pretrain`).
         bags: what to learn from; instances of bags with unknown proportions help, too.
         recipe: optimizer, schedule, batch size; `epochs` are those of all rounds together, `ema` makes the teacher.
+            `patience`, `accumulate` and `chunk_instances` have no part here and are refused.
         augment: weak views, for the teacher; None for the instances as they are.
         strong_augment: strong views, for the student; None for weak ones.
         labelling: how probabilities become labels to learn from.
@@ -103,7 +105,7 @@ def self_train(
         raise ValueError(f"every round needs an epoch, but there are {rounds} rounds and {recipe.epochs} epochs.")
     if crossed and rounds == 1:
         raise ValueError("crossed rounds come before the last one, but there is only one round. Set rounds=2 or more.")
-    fabric = launch_fabric(accelerator, 1, recipe.precision)
+    fabric = launch_stage("self-training", recipe, accelerator)
     network.to(fabric.device)
     if start is None:
         start = probabilities_by_probe(network, bags, None if augment is None else augment.normalise, recipe.seed)
