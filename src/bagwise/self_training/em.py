@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from bagwise.bags import Augment, Bags
-from bagwise.bags.validation import check_count
+from bagwise.bags.validation import check_count, check_probabilities
 from bagwise.networks import split_head
 from bagwise.probe import fit_probe
 from bagwise.self_training.labelling import Labelling
@@ -53,7 +55,7 @@ def self_train(
     labelling: Labelling = Labelling(),  # noqa: B008  (frozen)
     rounds: int = 1,
     crossed: bool = False,
-    start: Tensor | None = None,
+    start: Tensor | np.ndarray | None = None,
     evaluator: Callable[[nn.Module], dict[str, float]] | None = None,
     label_evaluator: Callable[[Tensor], dict[str, float]] | None = None,
     evaluate_every: int = 1,
@@ -82,7 +84,8 @@ def self_train(
             now, with the labels of the round before.
         crossed: whether in the rounds before the last two networks, each with one half of the instances, label the
             other's half.
-        start: `[instances, classes]` probabilities to start from; None: those of `fit_probe` on the network's features.
+        start: `[instances, classes]` probabilities to start from, tensor or array; None: those of `fit_probe` on the
+            network's features.
         evaluator: called with the network after an epoch, e.g. `training.Evaluator`, the one place for labels.
         label_evaluator: called with the labels `[instances, classes]` of the training instances after an epoch.
         evaluate_every: epochs between evaluations; the last epoch is always evaluated.
@@ -105,6 +108,10 @@ def self_train(
         raise ValueError(f"every round needs an epoch, but there are {rounds} rounds and {recipe.epochs} epochs.")
     if crossed and rounds == 1:
         raise ValueError("crossed rounds come before the last one, but there is only one round. Set rounds=2 or more.")
+    if start is not None:
+        if isinstance(start, np.ndarray):
+            start = torch.from_numpy(np.ascontiguousarray(start))
+        check_probabilities("start", start, num_instances=bags.num_instances, num_classes=bags.num_classes)
     fabric = launch_stage("self-training", recipe, accelerator)
     network.to(fabric.device)
     if start is None:
