@@ -21,6 +21,7 @@ from bagwise.methods import Method, NoisyKL, get_method
 from bagwise.metrics import bag_metrics
 from bagwise.probe import Probe, fit_probe
 from bagwise.self_training import Labelling, improve
+from bagwise.self_training.stage import launch_stage, without_bag_fields
 from bagwise.training import Recipe, train
 from bagwise.training.evaluation import Predictor
 
@@ -145,6 +146,8 @@ def fit_self_training(
     The history holds the epochs of both, numbered through. The last entry tells the divergences of held-out bags that
     decided ("candidates"); its "held_out" is of the network that learned from labels, whether it was kept or not.
     """
+    teaching = dataclasses.replace(without_bag_fields(recipe), ema=_AVERAGING)
+    launch_stage("self-training", teaching, accelerator)  # several processes are refused before KL takes its time
     by_kl = fit_network(
         network,
         bags,
@@ -159,7 +162,7 @@ def fit_self_training(
         by_kl.network,
         bags=bags,
         held_out=held_out,
-        recipe=dataclasses.replace(recipe, patience=None, ema=_AVERAGING),
+        recipe=teaching,
         strong_augment=strong_augment,
         labelling=labelling,
         accelerator=accelerator,

@@ -13,6 +13,8 @@ from bagwise.bags import BagLayout
 from reference import literal, published
 from reference.strategies import bag_problems
 
+NO = -math.inf
+
 
 @settings(max_examples=50)
 @given(problem=bag_problems(integral=True), reference=st.sampled_from(["by_outcomes", "by_programming"]))
@@ -79,9 +81,54 @@ def test_counts_are_rounded():
     assert BF.count_likelihood(logits, bag_index, noisy) == BF.count_likelihood(logits, bag_index, exact)
 
 
-def test_a_count_that_the_predictions_exclude():
-    logits = torch.tensor([[0.0, -math.inf, 0.0], [0.0, -math.inf, 1.0]], requires_grad=True)
-    loss = BF.count_likelihood(logits, torch.tensor([0, 0]), torch.tensor([[0.5, 0.5, 0.0]]))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("second", [[0.0, NO, 1.0], [NO, NO, 0.0], [0.0, NO, NO]])
+@pytest.mark.parametrize("proportions", [[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])
+def test_a_count_that_the_predictions_exclude(second, proportions, dtype):
+    logits = torch.tensor([[0.0, NO, 0.0], second], dtype=dtype, requires_grad=True)
+    loss = BF.count_likelihood(logits, torch.tensor([0, 0]), torch.tensor([proportions], dtype=dtype))
     loss.backward()
-    assert loss > 1e5
-    assert not logits.grad.isnan().any()
+    assert 1e5 < loss < 1e8
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("no", [NO, -3e38, -1e4])
+def test_a_count_that_some_instances_exclude(no):
+    logits = torch.tensor([[no, no, 0.0], [0.0, 1.0, 2.0], [no, 0.5, 0.0]], dtype=torch.float64, requires_grad=True)
+    loss = BF.count_likelihood(logits, torch.tensor([0, 0, 0]), torch.ones(1, 3, dtype=torch.float64) / 3)
+    loss.backward()
+    np.testing.assert_allclose(loss.item(), published.count_likelihood(logits.detach().numpy(), [1, 1, 1]), rtol=1e-10)
+    assert logits.grad.isfinite().all()
+
+
+def test_a_large_bag_among_small_ones_in_any_order():
+    """Each size class has frequencies of its own; values and gradients are those of every bag alone."""
+    rng = np.random.default_rng(0)
+    sizes = [4, 1, 400, 3, 0, 2, 17, 4, 1, 70, 8]
+    bag_index = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    counts = np.array([rng.multinomial(size, [0.5, 0.3, 0.2]) for size in sizes])
+    proportions = torch.from_numpy(counts / np.maximum(np.array(sizes), 1)[:, None])
+    proportions[4, 0] = 1.0  # of the empty bag
+    logits = torch.from_numpy(rng.normal(size=(len(bag_index), 3))).requires_grad_()
+    values = BF.count_likelihood(logits, torch.from_numpy(bag_index), proportions, reduction="none")
+    weights = torch.arange(1.0, len(sizes) + 1, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((values * weights).sum(), logits)
+    for bag, size in enumerate(sizes):
+        members = np.flatnonzero(bag_index == bag)
+        alone = logits.detach()[members].requires_grad_()
+        expected = published.count_likelihood(alone.detach().numpy(), counts[bag]) if size else 0.0
+        np.testing.assert_allclose(values[bag].item(), expected, rtol=1e-10, atol=1e-12)
+        if size:
+            layout = BagLayout.from_sizes([size])
+            (BF.count_likelihood(alone, layout, proportions[bag : bag + 1]) * weights[bag]).backward()
+            torch.testing.assert_close(gradient[members], alone.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_a_large_bag_does_not_make_small_ones_large(monkeypatch):
+    """The numbers that are summed over instances: those of each bag follow its own size."""
+    summed = []
+    plain = torch.log1p
+    monkeypatch.setattr(torch, "log1p", lambda values: summed.append(values.numel()) or plain(values))
+    layout = BagLayout.from_sizes([4] * 500 + [1000])
+    BF.count_likelihood(torch.zeros(3000, 2), layout, torch.full((501, 2), 0.5))
+    assert sum(summed) <= 2 * (500 * 4 * 2 + 1000 * math.ceil(math.sqrt(20 * 1000) / 2) + 3000)

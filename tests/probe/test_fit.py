@@ -179,3 +179,12 @@ def test_constant_features_give_the_overall_shares(clusters):
     _, layout, proportions, _ = clusters()
     fit = fit_probe(torch.ones(600, 16), layout, proportions)
     np.testing.assert_allclose(fit.logits.softmax(dim=1)[0], proportions.mean(dim=0), atol=0.02)
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_rows_of_another_precision_are_taken_as_the_fit_takes_them(clusters, rounds, dtype):
+    features, layout, proportions, _ = clusters()
+    rows = features.to(dtype)
+    network = fit_probe(rows, layout, proportions, probe=Probe(rounds=rounds)).network
+    torch.testing.assert_close(network(rows), network(rows.float()), rtol=0, atol=0)

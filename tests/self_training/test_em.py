@@ -220,6 +220,46 @@ def test_what_cannot_work_is_refused():
         run(nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=1)), bags)
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda start: 3 * start.log(), ValueError, r"row 0 is \[.*-.*\]\. If these are logits, call \.softmax"),
+        (lambda start: 100 * start, ValueError, r"row 0 is \[.*\]\. Divide each row by its sum"),
+        (lambda start: start.masked_fill(torch.arange(120)[:, None] == 7, torch.nan), ValueError, r"row 7 is \[nan"),
+        (lambda start: start[:-1], ValueError, r"shape \[120, 2\], but got \[119, 2\]"),
+        (lambda start: start[:, :1], ValueError, r"shape \[120, 2\], but got \[120, 1\]"),
+        (lambda start: start[:, 0], ValueError, r"shape \[120, 2\], but got \[120\]"),
+        (lambda start: start.round().long(), TypeError, r"be floating point, but got torch\.int64"),
+        (lambda start: start.tolist(), TypeError, "be a torch.Tensor or an array .*, but got list"),
+    ],
+)
+def test_a_start_that_is_not_probabilities_is_refused(change, error, message):
+    bags = uniform_bags(*two_clouds(), 2, 12, seed=0)
+    with pytest.raises(error, match=f"^start must .*{message}"):
+        run(new_network(), bags, start=change(guess(bags)))
+
+
+@pytest.mark.parametrize("change", [lambda start: start.numpy()[::-1][::-1], lambda start: start.double()])
+def test_a_start_may_be_an_array_or_in_double_precision(change):
+    bags = uniform_bags(*two_clouds(), 2, 12, seed=0)
+    first, second = new_network(), new_network()
+    run(first, bags, start=guess(bags))
+    run(second, bags, start=change(guess(bags)))
+    assert same(weights_of(first), weights_of(second))
+
+
+def test_a_start_may_be_in_half_precision():
+    bags = uniform_bags(*two_clouds(), 2, 12, seed=0)
+    assert run(new_network(), bags, start=guess(bags).bfloat16()).labels.isfinite().all()
+
+
+@pytest.mark.parametrize(("field", "value"), [("patience", 1), ("accumulate", 4), ("chunk_instances", 2)])
+def test_a_recipe_that_would_not_be_followed_is_refused(field, value):
+    bags = uniform_bags(*two_clouds(), 2, 12, seed=0)
+    with pytest.raises(ValueError, match=rf"recipe\.{field} must be .* in self-training.* but is {value}\."):
+        run(new_network(), bags, replace(RECIPE, **{field: value}))
+
+
 @pytest.mark.parametrize("size", [16, 64])
 def test_it_learns_digits_no_worse_than_kl(size):
     data = load_digits()

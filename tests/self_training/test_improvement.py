@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -122,3 +124,11 @@ def test_criterion_is_the_divergence_of_held_out_bags():
         mean = predicted[bags.layout.bag_index.numpy() == bag].mean(axis=0)
         divergences.append(sum(z * np.log(z / p) for z, p in zip(known[bag], mean, strict=True) if z > 0))
     assert result.criterion["network"] == pytest.approx(np.mean(divergences), rel=1e-4)
+
+
+def test_a_recipe_that_would_not_be_followed_is_refused_before_the_probe():
+    """One row is too few for a probe: its own message must not come first."""
+    bags = Bags(torch.zeros(1, 6), torch.zeros(1, dtype=torch.long), torch.tensor([[1.0, 0.0, 0.0]]))
+    recipe = replace(RECIPE, chunk_instances=2)
+    with pytest.raises(ValueError, match=r"recipe\.chunk_instances must be None"):
+        improve(build_network("mlp", (6,), 3, seed=0), bags=bags, held_out=np.zeros(1, dtype=bool), recipe=recipe)

@@ -126,3 +126,9 @@ def test_what_cannot_work_is_refused():
         pretrain(new_network(), images(1), augment=VIEWS, recipe=RECIPE, accelerator="cpu")
     with pytest.raises(ValueError, match="temperature"):
         Contrast(temperature=0.0)
+
+
+@pytest.mark.parametrize(("field", "value"), [("patience", 1), ("accumulate", 4), ("chunk_instances", 2)])
+def test_a_recipe_that_would_not_be_followed_is_refused(field, value):
+    with pytest.raises(ValueError, match=rf"recipe\.{field} must be .* in pretraining.* but is {value}\."):
+        run(new_network(), replace(RECIPE, **{field: value}))

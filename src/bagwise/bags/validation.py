@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 PROPORTION_TOLERANCE = 1e-4
+_PROBABILITY_TOLERANCE = 1e-2  # what half precision makes of a softmax; no one measured them, as proportions are
 MOST_NAMES_LISTED = 20
 
 
@@ -361,6 +362,36 @@ def check_prior(prior: Tensor, *, num_classes: int, device: torch.device) -> Non
             raise ValueError(
                 f"prior must hold shares of at least 0 that sum to 1, but {_row(prior[None], 0)} sums to {total:.6g}; "
                 "divide it by its sum."
+            )
+
+
+def check_probabilities(argument: str, probabilities: Tensor, *, num_instances: int, num_classes: int) -> None:
+    """Raise unless `probabilities [instances, classes]` are finite, at least 0, and sum to 1 in every row."""
+    if not isinstance(probabilities, Tensor):
+        raise TypeError(
+            f"{argument} must be a torch.Tensor or an array [instances, classes], but got "
+            f"{type(probabilities).__name__}."
+        )
+    if list(probabilities.shape) != [num_instances, num_classes]:
+        raise ValueError(
+            f"{argument} must hold one row per instance and one column per class, shape "
+            f"[{num_instances}, {num_classes}], but got {list(probabilities.shape)}."
+        )
+    if not probabilities.is_floating_point():
+        raise TypeError(f"{argument} must be floating point, but got {probabilities.dtype}; call .float() on it.")
+    values = probabilities.detach().float()
+    sums = values.sum(dim=1)
+    for bad, fix in (
+        (~values.isfinite().all(dim=1), "Look where NaN or infinity comes from."),
+        ((values < 0).any(dim=1), "If these are logits, call .softmax(dim=1) on them."),
+        ((sums - 1).abs() > _PROBABILITY_TOLERANCE, "Divide each row by its sum; logits need a softmax."),
+    ):
+        rows = torch.nonzero(bad)
+        if rows.numel():
+            row = int(rows[0])
+            raise ValueError(
+                f"{argument} must be probabilities, finite, at least 0 and with sum 1 in every row, but row {row} is "
+                f"{_row(values, row)}. {fix}"
             )
 
 

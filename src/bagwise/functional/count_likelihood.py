@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +16,8 @@ from bagwise.functional.segments import expand, segment_max, segment_sum
 # Halvings of the bracket of the tilt. It starts as wide as the logits are spread, and any tilt gives the right
 # value: this one only has to leave the count near the mean.
 _HALVINGS = 40
+# The log-probability of what the predictions exclude: one that is finite, as 0 * inf would be NaN in the gradient.
+_EXCLUDED = -1e6
 # Counts a whole period away from the mean may be as likely as exp(-this): less than the rounding of float64.
 _NEGLIGIBLE = 40
 
@@ -38,10 +42,11 @@ def count_likelihood(
     :math:`1 / \sqrt n`, in no danger of underflow, which the discrete Fourier transform of its characteristic function
     gives. The law is so narrow around c that about :math:`\sqrt{20 n}` frequencies are enough for full float64
     precision (Hoeffding's inequality), so time and memory are of the order of :math:`n^{3/2} K` for a bag, where
-    dynamic programming takes n^2 K in n steps, one after the other. All of it is done in float64.
+    dynamic programming takes n^2 K in n steps, one after the other. Bags of similar size are taken together, so that a
+    large one does not make the others slow. All of it is done in float64.
 
     Counts n z_k are rounded to whole numbers. The value is in nats for the whole bag, and grows with its size.
-    A count that the predictions exclude (logits of -inf) gives a very large number.
+    A count that the predictions exclude (logits of -inf) gives a very large number, 1e6 or so, and finite gradients.
 
     Args:
         logits: `[instances, classes]`, unnormalised scores s.
@@ -77,8 +82,9 @@ def count_likelihood(
 
 
 def _log_odds(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log f and log(1 - f), both accurate where f is near 0 and where it is near 1."""
+    """Return log f and log(1 - f), both finite, and accurate where f is near 0 and where it is near 1."""
     log_f = logits.log_softmax(dim=1)
+    log_f = log_f.masked_fill(log_f == -torch.inf, _EXCLUDED)
     # 1 - f cancels only for a class with f > 1/2, which is the largest: sum the others instead
     largest = torch.zeros_like(logits, dtype=torch.bool).scatter(1, logits.argmax(dim=1, keepdim=True), True)
     log_others = log_f.masked_fill(largest, -torch.inf).logsumexp(dim=1, keepdim=True)
@@ -89,7 +95,7 @@ def _log_odds(logits: Tensor) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _tilt(log_odds: Tensor, counts: Tensor, layout: BagLayout) -> Tensor:
     """Solve sum_j sigmoid(log_odds_j + tilt) = counts for the tilt, `[bags, classes]`, by bisection."""
-    log_odds = log_odds.clamp(-1e6, 1e6)  # odds of 0 or infinity would leave no bracket
+    log_odds = log_odds.clamp(_EXCLUDED, -_EXCLUDED)  # a wider bracket would leave the tilt too coarse
     share = (counts / layout.sizes.clamp(min=1)[:, None]).logit()
     low = share - segment_max(log_odds, layout)
     high = share + segment_max(-log_odds, layout)
@@ -102,21 +108,54 @@ def _tilt(log_odds: Tensor, counts: Tensor, layout: BagLayout) -> Tensor:
 
 
 def _log_probability(g: Tensor, counts: Tensor, layout: BagLayout) -> Tensor:
-    r"""Log-probability of `counts [bags, classes]` successes with probabilities `g [instances, classes]`.
+    """Log-probability of `counts [bags, classes]` successes with probabilities `g [instances, classes]`.
+
+    One size class of the bags after the other, because the number of frequencies follows from the largest bag.
+    """
+    if layout.common_size is not None:
+        return _log_probability_of_similar(g, counts, layout.common_size, partial(segment_sum, layout=layout))
+    classes = layout.size_classes
+    found = []
+    for bags, width in zip(classes.bags.long().split(classes.counts), classes.widths, strict=True):
+        # of those that are not empty: empty ones are in the narrowest class, and add nothing
+        sizes = layout.host_sizes[(layout.host_sizes > width // 2) & (layout.host_sizes <= width)]
+        rows, place = _members(bags, layout, int(sizes.sum()))
+        summed = partial(_sum_by_place, place=place, num_bags=len(bags))
+        largest = int(sizes.max(initial=0))
+        found.append(_log_probability_of_similar(g.index_select(0, rows), counts[bags], largest, summed))
+    if not found:
+        return torch.zeros_like(counts)
+    return torch.empty_like(counts).index_copy(0, classes.bags.long(), torch.cat(found))
+
+
+def _members(bags: Tensor, layout: BagLayout, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` instances of `bags`, and for each the place of its bag among them; no GPU sync."""
+    sizes = layout.sizes[bags]
+    place = torch.repeat_interleave(sizes, output_size=count)
+    shift = layout.offsets[bags] - (sizes.cumsum(0) - sizes)  # from a row's place among them to that in bag order
+    rows = torch.arange(count, device=bags.device) + shift[place]
+    return rows if layout.order is None else layout.order[rows], place
+
+
+def _sum_by_place(values: Tensor, place: Tensor, num_bags: int) -> Tensor:
+    return values.new_zeros(num_bags, values.shape[1]).index_add(0, place, values)
+
+
+def _log_probability_of_similar(g: Tensor, counts: Tensor, largest: int, summed: Callable[[Tensor], Tensor]) -> Tensor:
+    r"""Log-probability as above, of bags of at most `largest` instances; `summed` sums over the instances of each bag.
 
     P(c) = 1/M sum_m exp(-i w_m c) prod_j (1 - g_j + g_j exp(i w_m)) at the frequencies w_m = 2 pi m / M. The terms of
     m and M - m are conjugate, so half of them are taken, in polar form. M is odd: at w = pi a factor could be 0.
     """
-    largest = int(layout.host_sizes.max(initial=0))
     half = min((largest + 1) // 2, math.ceil(math.sqrt(_NEGLIGIBLE * largest / 2) / 2))
     period = 2 * half + 1
     w = 2 * math.pi / period * torch.arange(1, half + 1, dtype=g.dtype, device=g.device)  # [frequencies]
     g = g[:, :, None]  # [instances, classes, 1]
     log_modulus = torch.log1p(-4 * g * (1 - g) * (w / 2).sin().square()) / 2
     angle = torch.atan2(g * w.sin(), 1 - g + g * w.cos())
-    shape = (layout.num_bags, g.shape[1], half)
-    log_modulus = segment_sum(log_modulus.flatten(1), layout).view(shape)
-    angle = segment_sum(angle.flatten(1), layout).view(shape)
+    shape = (*counts.shape, half)
+    log_modulus = summed(log_modulus.flatten(1)).view(shape)
+    angle = summed(angle.flatten(1)).view(shape)
     terms = log_modulus.exp() * (angle - w * counts[:, :, None]).cos()
     probability = (1 + 2 * terms.sum(dim=2)) / period
     return probability.clamp(min=torch.finfo(g.dtype).tiny).log()

@@ -92,7 +92,7 @@ class ProbeNetwork(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits `[rows, classes]` of `features [rows, width]`."""
-        rows = comparable(features, self.centre) @ self.directions
+        rows = comparable(features.to(self.centre.dtype), self.centre) @ self.directions
         logits = rows @ self.head + self.bias
         if self._count == 0:
             return logits

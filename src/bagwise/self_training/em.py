@@ -8,16 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from bagwise.bags import Augment, Bags
-from bagwise.bags.validation import check_count
+from bagwise.bags.validation import check_count, check_probabilities
 from bagwise.networks import split_head
 from bagwise.probe import fit_probe
 from bagwise.self_training.labelling import Labelling
-from bagwise.self_training.stage import History, describe, run_stage
+from bagwise.self_training.stage import History, describe, launch_stage, run_stage
 from bagwise.self_training.teaching import Teaching
-from bagwise.training.devices import launch_fabric, tuned_convolutions
+from bagwise.training.devices import tuned_convolutions
 from bagwise.training.evaluation import Predictor
 from bagwise.training.recipe import Recipe
 
@@ -53,7 +55,7 @@ def self_train(
     labelling: Labelling = Labelling(),  # noqa: B008  (frozen)
     rounds: int = 1,
     crossed: bool = False,
-    start: Tensor | None = None,
+    start: Tensor | np.ndarray | None = None,
     evaluator: Callable[[nn.Module], dict[str, float]] | None = None,
     label_evaluator: Callable[[Tensor], dict[str, float]] | None = None,
     evaluate_every: int = 1,
@@ -67,12 +69,14 @@ def self_train(
     The time and the memory of an epoch do not depend on the size of the bags: instances are learned from in ordinary
     batches, and a bag is whole only when its proportions are apportioned, by numbers per instance and class.
 
-    With a `folder`, a run that was stopped, in whatever way, goes on where it was when it is started again.
+    It runs in one process, on one device. With a `folder`, a run that was stopped, in whatever way, goes on where it
+    was when it is started again.
 
     Args:
         network: ends with an `nn.Linear`; pretrained where that helps (see `pretrain`).
         bags: what to learn from; instances of bags with unknown proportions help, too.
         recipe: optimizer, schedule, batch size; `epochs` are those of all rounds together, `ema` makes the teacher.
+            `patience`, `accumulate` and `chunk_instances` have no part here and are refused.
         augment: weak views, for the teacher; None for the instances as they are.
         strong_augment: strong views, for the student; None for weak ones.
         labelling: how probabilities become labels to learn from.
@@ -80,7 +84,8 @@ def self_train(
             now, with the labels of the round before.
         crossed: whether in the rounds before the last two networks, each with one half of the instances, label the
             other's half.
-        start: `[instances, classes]` probabilities to start from; None: those of `fit_probe` on the network's features.
+        start: `[instances, classes]` probabilities to start from, tensor or array; None: those of `fit_probe` on the
+            network's features.
         evaluator: called with the network after an epoch, e.g. `training.Evaluator`, the one place for labels.
         label_evaluator: called with the labels `[instances, classes]` of the training instances after an epoch.
         evaluate_every: epochs between evaluations; the last epoch is always evaluated.
@@ -103,7 +108,11 @@ def self_train(
         raise ValueError(f"every round needs an epoch, but there are {rounds} rounds and {recipe.epochs} epochs.")
     if crossed and rounds == 1:
         raise ValueError("crossed rounds come before the last one, but there is only one round. Set rounds=2 or more.")
-    fabric = launch_fabric(accelerator, 1, recipe.precision)
+    if start is not None:
+        if isinstance(start, np.ndarray):
+            start = torch.from_numpy(np.ascontiguousarray(start))
+        check_probabilities("start", start, num_instances=bags.num_instances, num_classes=bags.num_classes)
+    fabric = launch_stage("self-training", recipe, accelerator)
     network.to(fabric.device)
     if start is None:
         start = probabilities_by_probe(network, bags, None if augment is None else augment.normalise, recipe.seed)

@@ -16,6 +16,7 @@ from bagwise.probe import fit_probe
 from bagwise.self_training.em import self_train
 from bagwise.self_training.instances import ShuffledInstances
 from bagwise.self_training.labelling import Labelling
+from bagwise.self_training.stage import launch_stage
 from bagwise.training.evaluation import Normalise, Predictor
 from bagwise.training.recipe import Recipe
 
@@ -82,6 +83,7 @@ def improve(
         >>> result.improved, result.start
         (True, 'probe')
     """
+    launch_stage("self-training", recipe, accelerator)  # what it refuses, it refuses before the probe takes its time
     normalise = None if augment is None else augment.normalise
     shown = bags.proportions.clone()
     shown[torch.from_numpy(held_out)] = torch.nan

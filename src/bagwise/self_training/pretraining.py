@@ -17,9 +17,9 @@ from bagwise.bags.validation import check_between, check_count
 from bagwise.networks import split_head
 from bagwise.self_training.contrast import ContrastiveNetwork, contrastive_loss
 from bagwise.self_training.instances import ShuffledInstances
-from bagwise.self_training.stage import describe, run_stage
+from bagwise.self_training.stage import describe, launch_stage, run_stage
 from bagwise.training.checkpoint import Checkpoint
-from bagwise.training.devices import launch_fabric, tuned_convolutions
+from bagwise.training.devices import tuned_convolutions
 from bagwise.training.loop import TrainingResult
 from bagwise.training.randomness import private_randomness
 from bagwise.training.recipe import Recipe
@@ -72,7 +72,8 @@ def pretrain(
     running statistics of batch norm included, and uses those (EMAN: Cai et al., 2021); the network ends with its
     weights. No bag and no proportion plays a part, so that one pretrained network serves all bag sizes.
 
-    With a `folder`, a run that was stopped goes on where it was when it is started again.
+    It runs in one process, on one device. With a `folder`, a run that was stopped goes on where it was when it is
+    started again.
 
     Args:
         network: ends with an `nn.Linear` (see `networks.split_head`).
@@ -80,7 +81,8 @@ def pretrain(
         augment: makes the views, e.g. `bags.RandomCrops`.
         small_augment: makes smaller views for the first epochs, which are cheaper; the network must take any size.
         contrast: temperature and the share of the epochs with small views.
-        recipe: optimizer, schedule, batch size; `ema` is the teacher's decay.
+        recipe: optimizer, schedule, batch size; `ema` is the teacher's decay. `patience`, `accumulate` and
+            `chunk_instances` have no part here and are refused.
         after_epoch: called with the entry of an epoch in the history; returns what to add to it.
         folder: where the checkpoint and the log are kept; None keeps none.
         checkpoint_every: epochs between checkpoints; the last epoch always has one.
@@ -107,7 +109,7 @@ def pretrain(
         raise ValueError("to tell images apart there must be at least 2 of them.")
     body, head = split_head(network)
     student = ContrastiveNetwork(body, head.in_features, seed=derived_seed(recipe.seed, "projector"))
-    fabric = launch_fabric(accelerator, 1, recipe.precision)
+    fabric = launch_stage("pretraining", recipe, accelerator)
     stage = _Pretraining(student, instances, augment, small_augment, contrast, recipe, fabric)
     run = describe(
         network,

@@ -7,16 +7,24 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
 from bagwise.training.checkpoint import Checkpoint
+from bagwise.training.devices import launch_fabric
 from bagwise.training.folder import RunFolder
 from bagwise.training.progress import progress_bar
+from bagwise.training.recipe import Recipe
 from bagwise.training.tally import check_finite_weights
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 History = list[dict[str, Any]]
+
+# What a recipe says about whole bags and about stopping early; a stage does neither.
+_WITHOUT_EFFECT = ("patience", "accumulate", "chunk_instances")
 
 
 class Stage(Protocol):
@@ -43,6 +51,31 @@ class Stage(Protocol):
     def load(self, checkpoint: Checkpoint) -> None:
         """Go back to the state of `checkpoint`."""
         ...
+
+
+def without_bag_fields(recipe: Recipe) -> Recipe:
+    """Return `recipe` with the fields that have no effect in a stage as they are by default."""
+    defaults = Recipe()
+    return dataclasses.replace(recipe, **{name: getattr(defaults, name) for name in _WITHOUT_EFFECT})
+
+
+def launch_stage(stage: str, recipe: Recipe, accelerator: str) -> Fabric:
+    """Return the Fabric of a stage; refuse a recipe that it would not follow, and more processes than one."""
+    defaults = Recipe()
+    for name in _WITHOUT_EFFECT:
+        value, default = getattr(recipe, name), getattr(defaults, name)
+        if value != default:
+            raise ValueError(
+                f"recipe.{name} must be {default} in {stage}, which takes ordinary batches for all its epochs, but is "
+                f"{value}. Leave it out."
+            )
+    fabric = launch_fabric(accelerator, 1, recipe.precision)
+    if fabric.world_size > 1:
+        raise ValueError(
+            f"{stage} must run in one process, but {fabric.world_size} were launched: each would learn from all "
+            "batches. Start it without a launcher (torchrun, fabric run); `train` is what shares bags among processes."
+        )
+    return fabric
 
 
 def run_stage(

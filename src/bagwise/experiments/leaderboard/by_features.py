@@ -27,6 +27,7 @@ from bagwise.networks import split_head
 from bagwise.probe import fit_probe
 from bagwise.self_training import improve, probabilities_by_probe, self_train
 from bagwise.self_training.em import SELF_TRAINING
+from bagwise.self_training.stage import without_bag_fields
 from bagwise.training import Recipe
 from bagwise.training.evaluation import Predictor
 
@@ -162,7 +163,8 @@ class BySelfTraining:
 def _self_training_for(budget: float, recipe: Recipe, task: Task) -> tuple[Recipe, float]:
     """Return a recipe for as many epochs of self-training as the budget buys, and the passes that they take."""
     spending = split_budget(budget, _PASSES_PER_EPOCH, candidates=1, search_share=0)
-    return replace(task.adapted(recipe), epochs=spending.epochs, ema=SELF_TRAINING.ema), spending.passes
+    adapted = task.adapted(without_bag_fields(recipe))
+    return replace(adapted, epochs=spending.epochs, ema=SELF_TRAINING.ema), spending.passes
 
 
 def _joined(selection: Selection, *stages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], float]:
