@@ -161,7 +161,7 @@ def test_seeds(place):
 
 def test_the_defaults_are_those_of_the_estimator():
     ours, theirs = (inspect.signature(function).parameters for function in (fit, ProportionClassifier))
-    for name in ("method", "network", "epochs", "device", "counts"):
+    for name in ("method", "network", "epochs", "learning_rate", "batch_size", "device", "counts"):
         assert ours[name].default == theirs[name].default
 
 

@@ -47,6 +47,13 @@ def fit(
     ] = "kl",
     network: Annotated[str, typer.Option(help="mlp or linear.")] = "mlp",
     epochs: Annotated[int, typer.Option(min=1, help="Most passes over the bags; held-out bags choose one.")] = 30,
+    learning_rate: Annotated[
+        float, typer.Option(help="Highest learning rate; a linear network wants a larger one, about 0.03.")
+    ] = 0.001,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most rows in a batch of whole bags; by default 512, and fewer in a small table."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     report: Annotated[bool, typer.Option(help="Whether to write report.html into the folder.")] = True,
@@ -97,6 +104,8 @@ def fit(
             method,
             network=network,
             epochs=epochs,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
             counts=counts,
             proportion_noise=published,
             device=device,

@@ -106,7 +106,7 @@ def _blas_of_scipy() -> ThreadpoolController:
     """The OpenBLAS that NumPy and SciPy bring along.
 
     L-BFGS-B asks it for products of a few numbers, and its threads, which wait for more by spinning, take the cores
-    from torch's: one thread is up to 50 times faster where others use the cores. Torch has a BLAS of its own.
+    from torch's: one thread is never slower, and much faster where the cores are busy. Torch has a BLAS of its own.
     """
     return ThreadpoolController().select(prefix="libscipy_openblas")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from bagwise.self_training.teaching import Teaching
 from bagwise.training.devices import tuned_convolutions
 from bagwise.training.evaluation import Predictor
 from bagwise.training.recipe import Recipe
+from bagwise.training.run import contents_digest, digest
 
 SELF_TRAINING = Recipe(epochs=120, learning_rate=0.1, weight_decay=5e-4, ema=0.995)
 
@@ -119,7 +119,11 @@ def self_train(
     run = describe(
         network,
         stage="self-training",
-        bags=[bags.num_bags, bags.num_instances, bags.num_classes, _digest(bags.proportions, bags.layout.bag_index)],
+        bags=[
+            *(bags.num_bags, bags.num_instances, bags.num_classes),
+            digest(bags.proportions, bags.layout.bag_index),
+            contents_digest(bags.instances),
+        ],
         labelling=labelling,
         rounds=rounds,
         crossed=crossed,
@@ -173,10 +177,3 @@ def probabilities_by_probe(
     features = Predictor(bags.instances, normalise, 2048).logits(split_head(network)[0])
     fit = fit_probe(features, bags.layout, bags.proportions, seed=seed, device=device)
     return fit.logits.softmax(dim=1)
-
-
-def _digest(*tensors: Tensor) -> str:
-    digest = 0
-    for tensor in tensors:
-        digest = zlib.crc32(tensor.contiguous().numpy().data, digest)
-    return f"{digest:08x}"

@@ -23,6 +23,7 @@ from bagwise.training.devices import tuned_convolutions
 from bagwise.training.loop import TrainingResult
 from bagwise.training.randomness import private_randomness
 from bagwise.training.recipe import Recipe
+from bagwise.training.run import contents_digest
 from bagwise.training.schedule import learning_rate
 from bagwise.training.state import TrainingState
 
@@ -114,7 +115,7 @@ def pretrain(
     run = describe(
         network,
         stage="pretraining",
-        instances=len(instances),
+        instances=[len(instances), contents_digest(instances)],
         augment=augment,
         small_augment=small_augment,
         contrast=contrast,

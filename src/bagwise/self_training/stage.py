@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from bagwise.training.devices import launch_fabric
 from bagwise.training.folder import RunFolder
 from bagwise.training.progress import progress_bar
 from bagwise.training.recipe import Recipe
+from bagwise.training.run import as_json, describe_network, describe_part
 from bagwise.training.tally import check_finite_weights
 
 if TYPE_CHECKING:
@@ -126,17 +126,5 @@ def run_stage(
 
 def describe(network: nn.Module, **parts: Any) -> dict[str, Any]:
     """Describe a run as JSON by its network and its parts: settings, augmentations, digests."""
-    description = {
-        "network": {
-            "class": type(network).__name__,
-            "tensors": {name: list(tensor.shape) for name, tensor in network.state_dict().items()},
-        },
-        **{name: _described(part) for name, part in parts.items()},
-    }
-    return json.loads(json.dumps(description, default=repr))  # as it will be read back: tuples become lists
-
-
-def _described(part: Any) -> Any:
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        return {"name": type(part).__name__, **dataclasses.asdict(part)}
-    return part
+    described = {name: describe_part(part) for name, part in parts.items()}
+    return as_json({"network": describe_network(network), **described})

@@ -37,11 +37,11 @@ def describe_run(
             "instances": bags.num_instances,
             "classes": bags.num_classes,
             "digest": digest(bags.proportions, bags.layout.bag_index),
-            "contents": digest(*_some_rows(bags.instances)),
+            "contents": contents_digest(bags.instances),
         },
         "recipe": _fields(recipe),
-        "augment": _named(augment),
-        "strong_augment": _named(strong_augment),
+        "augment": describe_part(augment),
+        "strong_augment": describe_part(strong_augment),
     }
     return as_json(description)
 
@@ -69,22 +69,25 @@ def digest(*tensors: Tensor) -> str:
     return f"{total:08x}"
 
 
-def _named(augment: Augment | None) -> dict[str, Any] | None:
-    return None if augment is None else {"name": type(augment).__name__, **_fields(augment)}
+def contents_digest(instances: Instances) -> str | None:
+    """Return a checksum of rows spread over the instances, to tell other data; None for a dataset (it may be random)."""
+    if not isinstance(instances, Tensor):
+        return None
+    rows = np.linspace(0, len(instances) - 1, _ROWS_COMPARED).astype(np.int64)
+    return digest(instances[torch.from_numpy(rows)])
+
+
+def describe_part(part: Any) -> Any:
+    """Describe an object by the name of its class and its fields; what JSON has a word for is left as it is."""
+    if part is None or isinstance(part, (bool, int, float, str, list, tuple)):
+        return part
+    return {"name": type(part).__name__, **_fields(part)}
 
 
 def _fields(thing: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(thing):
         return dataclasses.asdict(thing)  # pyright: ignore[reportArgumentType]
     return dict(getattr(thing, "__dict__", {}))
-
-
-def _some_rows(instances: Instances) -> list[Tensor]:
-    """Return rows spread over the instances, enough to tell other data; none of a dataset, which may draw at random."""
-    if not isinstance(instances, Tensor):
-        return []
-    rows = np.linspace(0, len(instances) - 1, _ROWS_COMPARED).astype(np.int64)
-    return [instances[torch.from_numpy(rows)]]
 
 
 def _repr(thing: object) -> str:
