@@ -70,7 +70,7 @@ def digest(*tensors: Tensor) -> str:
 
 
 def contents_digest(instances: Instances) -> str | None:
-    """Return a checksum of rows spread over the instances, to tell other data; None for a dataset (it may be random)."""
+    """Return a checksum of some rows, spread over all, to tell other data; None for a dataset, which may be random."""
     if not isinstance(instances, Tensor):
         return None
     rows = np.linspace(0, len(instances) - 1, _ROWS_COMPARED).astype(np.int64)
