@@ -98,7 +98,7 @@ def fit_files(
         classifier.save(folder)
         described = classifier, frame, files.bag, data.matched.table
         if report:
-            accuracy = write_model_report(folder / REPORT_FILE, *described, title=out.name)
+            accuracy = write_model_report(folder / REPORT_FILE, *described, title=out.resolve().name)
         else:
             accuracy = held_out_accuracy(describe_rows(*described))
     best = classifier.history_[classifier.best_epoch_ - 1]
