@@ -36,10 +36,19 @@ def test_an_index_of_pandas_names_the_bags():
     for index in (pd.Index(["ward-2", "ward-1"]), pd.Index(["ward-2", "ward-1"], name="ward")):
         table = read_proportions(pd.DataFrame(values, index=index))
         np.testing.assert_array_equal(table.rows_of(["ward-1"], allow_others=True), [[30, 10]])
-    numbered = pd.DataFrame([[0.1, 0.9], [0.4, 0.6]], index=pd.Index([7, 8]))
-    assert read_proportions(numbered).classes == (0, 1)
-    with pytest.raises(ValueError, match="must have a column of bag ids"):
-        read_proportions(pd.DataFrame(values))
+    numbered = pd.DataFrame([[0.1, 0.9], [0.4, 0.6]], index=pd.Index([7, 8], name="ward"))
+    table = read_proportions(numbered)
+    assert (table.bags, table.classes) == ((7, 8), (0, 1))
+
+
+def test_the_numbers_of_the_rows_of_a_pandas_frame_are_no_bags():
+    pd = pytest.importorskip("pandas")
+    wards = pd.DataFrame({"ward": [3, 1, 2], "no": [5, 30, 7], "yes": [20, 10, 30]})
+    for rows in (wards, wards.sort_values("yes"), wards[wards["yes"] > 10], wards.set_axis([0.5, 1.5, 2.5])):
+        with pytest.raises(ValueError, match=r"must have a column of bag ids.*Rename.*frame\.rename_axis\('bag'\)"):
+            read_proportions(rows)
+        assert read_proportions(rows, bag_column="ward").classes == ("no", "yes")
+        assert read_proportions(rows.set_index("ward")).bags == tuple(rows["ward"])
 
 
 def test_the_column_of_bags_is_found_or_asked_for():

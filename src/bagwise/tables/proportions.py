@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,8 @@ def read_proportions(
         proportions: a data frame with a row per bag, a column of bag ids (or, in pandas, an index) and a column per
             class; a dict `{bag: [value per class]}` or `{bag: {class: value}}`; or an array `[bags, classes]` in the
             order of the sorted bag ids. Missing values in all classes make a bag unknown.
-        bag_column: the column (or pandas index) of bag ids. By default an index with a name, a column "bag", or the
-            one column that does not hold numbers.
+        bag_column: the column (or pandas index) of bag ids. By default an index with a name, a column "bag", the one
+            column that does not hold numbers, or an index without a name that does not hold numbers either.
         likely_column: a name that the column of bag ids probably has; passed over where there is no such column.
 
     Example:
@@ -213,11 +214,14 @@ def _find_bag_column(table: Table, index: Any, likely_column: str | None) -> str
         if len(others) == 1:
             return others[0]
         raise ValueError(f"which of the columns {others} holds the bag ids? Name it 'bag', and drop the others.")
-    if index is not None and type(index).__name__ != "RangeIndex":
+    # numbers without a name are those of the rows, however the frame was sorted or filtered
+    if index is not None and not all(isinstance(bag, Real) for bag in index):
         return None
+    name = likely_column or "bag"
+    in_index = "" if index is None else f" If the index of the frame holds them, name it: frame.rename_axis({name!r})."
     raise ValueError(
         f"proportions must have a column of bag ids, but none of {list(table.names)} is called 'bag' or holds text. "
-        f"Rename the column of bag ids to {likely_column or 'bag'!r}, or pass read_proportions(table, bag_column=...)."
+        f"Rename the column of bag ids to {name!r}, or pass read_proportions(table, bag_column=...).{in_index}"
     )
 
 
