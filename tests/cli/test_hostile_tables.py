@@ -203,6 +203,16 @@ def test_ids_of_two_types(place):
     fails_in_one_line(place, line, "Ids are integers with the instances (0) but text in proportions ('00')", "convert")
 
 
+def test_ids_that_pandas_made_decimal(place):
+    numbers = pl.col("precinct").str.tail(2).cast(pl.Int64)
+    place.write("people.csv", place.people.with_columns(precinct=numbers.cast(pl.Float64)))
+    place.write("people.parquet", place.people.with_columns(precinct=numbers.cast(pl.Float64)))
+    place.write("shares.csv", place.shares.with_columns(precinct=numbers))
+    fix = ["whole ones in proportions ('0')", "astype('Int64')"]
+    fails_in_one_line(place, FIT, "bag '0.0' is missing", "with the instances ('0.0')", *fix)
+    fails_in_one_line(place, FIT.replace("people.csv", "people.parquet"), "with the instances (0.0)", *fix)
+
+
 def test_leading_zeros_that_were_lost(place):
     place.write("people.csv", place.people.with_columns(precinct=pl.col("precinct").str.tail(2)))
     place.write("shares.csv", place.shares.with_columns(precinct=pl.col("precinct").str.tail(2).cast(pl.Int64)))

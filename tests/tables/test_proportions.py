@@ -113,6 +113,12 @@ def test_counts_that_are_none(row):
         (["Ulm"], ["ulm "], r"'ulm ', which differs by spaces or capital letters"),
         (["ward-one"], ["ward_one"], r"Did you mean 'ward_one'\?"),
         ([1], [2], r"bag 1 is missing\. Add its row"),
+        (["10", "12"], ["10", "11"], r"bag '12' is missing\. Add its row"),
+        (["1.5"], ["1.25"], r"bag '1\.5' is missing\. Add its row"),
+        (["1.0"], ["10", "1"], r"decimal numbers with the instances \('1\.0'\) but whole ones in proportions \('1'\)"),
+        (["1"], ["10.0", "1.0"], r"decimal numbers in proportions \('1\.0'\) but whole ones with the .* \('1'\)"),
+        ([1.0], ["1"], r"decimal numbers with the instances \(1\.0\) but .* \('1'\).*\.astype\('Int64'\)"),
+        ([1], ["1.0"], r"decimal numbers in proportions \('1\.0'\) but whole ones with the instances \(1\)"),
         (["Zürich"], ["x"], r"bag 'Zürich' is missing\. Add its row"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -12,6 +13,9 @@ import numpy as np
 
 from bagwise.bags.validation import check_choice
 from bagwise.tables.reading import Table, read_table
+
+_WHOLE_AS_DECIMAL = re.compile(r"([+-]?[0-9]+)\.0+")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +250,12 @@ def _and_more(bags: list[Hashable]) -> str:
 
 def _likely_cause(bag: Hashable, known: Sequence[Hashable]) -> str:
     """Return the fix for the usual reasons why an id has no partner in the other table."""
+    by_text = {str(name): name for name in known}
+    whole = _WHOLE_AS_DECIMAL.fullmatch(str(bag))
+    if whole is not None and whole[1] in by_text:
+        return _point_zero("with the instances", bag, "in proportions", by_text[whole[1]])
+    if f"{bag}.0" in by_text:
+        return _point_zero("in proportions", by_text[f"{bag}.0"], "with the instances", bag)
     other = known[0]
     if isinstance(bag, str) != isinstance(other, str):
         return (
@@ -259,9 +269,19 @@ def _likely_cause(bag: Hashable, known: Sequence[Hashable]) -> str:
                 return f"Proportions have {name!r}, which differs by leading zeros: read both ids as text, unchanged."
             if name.strip().casefold() == bag.strip().casefold():
                 return f"Proportions have {name!r}, which differs by spaces or capital letters: make them equal."
-        if nearest := difflib.get_close_matches(bag, texts[:10000], n=1):
+        # the nearest number is another bag, not a slip of the pen
+        is_number = _NUMBER.fullmatch(bag) is not None
+        if not is_number and (nearest := difflib.get_close_matches(bag, texts[:10000], n=1)):
             return f"Did you mean {nearest[0]!r}? Otherwise add its row, with missing values if it is unknown."
     return "Add its row, with missing values if it is unknown."
+
+
+def _point_zero(decimal_side: str, decimal: Hashable, whole_side: str, whole: Hashable) -> str:
+    return (
+        f"Ids are decimal numbers {decimal_side} ({decimal!r}) but whole ones {whole_side} ({whole!r}), perhaps since "
+        "pandas turns whole numbers into decimal ones where some are missing, as after a merge. Turn them back, in "
+        "pandas by .astype(float).astype('Int64')."
+    )
 
 
 def _type_name(bag: Hashable) -> str:
