@@ -183,10 +183,6 @@ def _from_frame(
             f"every row of proportions must have a bag id, but row {missing[0]} (counted from 0) has none in column "
             f"{bag_column!r}. Fill it in, or drop the row."
         )
-    if len(set(bags)) != len(bags):
-        seen: set[Hashable] = set()
-        twice = next(bag for bag in bags if bag in seen or seen.add(bag))
-        raise ValueError(f"every bag must have one row of proportions, but bag {twice!r} has several. Add them up.")
     for name in columns:
         if table.kind(name) not in ("number", "boolean", "empty"):
             values = table.values(name)
@@ -195,8 +191,24 @@ def _from_frame(
                 f"proportions must be numbers, but column {name!r} holds {values[row]!r} for bag {bags[row]!r}. "
                 "Correct it, or drop the column if it is not a class."
             )
+    values = table.numbers(columns)
+    _check_one_row_per_bag(bags, values)
     labels = {str(name): name for name in getattr(native, "columns", columns)} if index is not None else {}
-    return bags, [labels.get(name, name) for name in columns], table.numbers(columns)
+    return bags, [labels.get(name, name) for name in columns], values
+
+
+def _check_one_row_per_bag(bags: Sequence[Hashable], values: np.ndarray) -> None:
+    if len(set(bags)) == len(bags):
+        return
+    seen: set[Hashable] = set()
+    twice = next(bag for bag in bags if bag in seen or seen.add(bag))
+    sums = values.sum(axis=1)
+    sums = sums[~np.isnan(sums)]
+    if any((np.abs(sums - whole) < whole / 20).all() for whole in (1, 100)):  # shares or percentages, maybe rounded
+        fix = "Keep the right one, or their mean, weighted by the number of instances behind each."
+    else:
+        fix = "Add them up if they are counts of its parts; drop one if it was written twice."
+    raise ValueError(f"every bag must have one row of proportions, but bag {twice!r} has several. {fix}")
 
 
 def _is_number(value: Any) -> bool:
