@@ -27,6 +27,19 @@ def test_an_interruption_has_the_exit_code_of_shells(capsys):
     assert capsys.readouterr().err == "Interrupted. Nothing was written.\n"
 
 
+def test_an_interruption_in_another_error_is_one(capsys):
+    def import_torch():
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("Error calling __set_name__ on 'Field' instance") from error
+
+    with pytest.raises(typer.Exit) as stopped, failures_explained():
+        import_torch()
+    assert stopped.value.exit_code == 130
+    assert capsys.readouterr().err == "Interrupted. Nothing was written.\n"
+
+
 def test_sigterm_is_taken_like_ctrl_c_even_where_it_is_raised_anew(capsys):
     def train():
         try:

@@ -32,7 +32,11 @@ def failures_explained(
     """
     signals: list[int] = []
     try:
-        with _warnings_said(), _sigterm_raised(signals) if clears_up_on_sigterm else nullcontext():
+        with (
+            _warnings_said(),
+            _interruptions_unwrapped(),
+            _sigterm_raised(signals) if clears_up_on_sigterm else nullcontext(),
+        ):
             yield
     except KeyboardInterrupt:
         say(f"{'Terminated' if signals else 'Interrupted'}. {interrupted}")
@@ -70,6 +74,20 @@ def _sigterm_raised(signals: list[int]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _interruptions_unwrapped() -> Iterator[None]:
+    """Raise the interruption that another error stems from: Python 3.11 wraps one that strikes in `__set_name__`."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, KeyboardInterrupt):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 def _fail(message: str) -> None:
