@@ -130,7 +130,7 @@ def with_cell(frame, row, **values):
     [
         (lambda shares: shares[1:], ["bag 'ward-00' is missing", "add its row"]),
         (lambda shares: shares[2:], ["bag 'ward-00' is missing (and 1 more)"]),
-        (lambda shares: pl.concat([shares, shares[:1]]), ["bag 'ward-00' has several", "Add them up"]),
+        (lambda shares: pl.concat([shares, shares[:1]]), ["bag 'ward-00' has several", "Keep the right one"]),
         (lambda shares: with_cell(shares, 0, precinct="Ward-00 "), ["'ward-00'", "'Ward-00 '", "capital letters"]),
         (lambda shares: with_cell(shares, 0, precinct="ward-xx"), ["bag 'ward-00' is missing", "Did you mean"]),
         (
@@ -144,6 +144,7 @@ def with_cell(frame, row, **values):
         ),
         (lambda shares: shares.with_columns(pl.col("A", "B") * 12), ["'ward-00' sums to 12", "counts", "--counts"]),
         (lambda shares: with_cell(shares, 3, A=0.7, B=0.5), ["bag 'ward-03' sums to 1.2", "Divide each row"]),
+        (lambda shares: with_cell(shares, 3, A=0.33, B=0.66), ["sums to 0.99", "--counts", "rounded", "missing class"]),
         (lambda shares: with_cell(shares, 3, A=1.1, B=-0.1), ["bag 'ward-03'", "must not be negative", "Clip"]),
         (lambda shares: with_cell(shares, 3, A=None), ["bag 'ward-03' has NaN for some", "Fill them in"]),
         (lambda shares: with_cell(shares, 3, A=float("inf")), ["column 'A' holds inf in row 3", "Replace it"]),
@@ -201,6 +202,16 @@ def test_ids_of_two_types(place):
     place.write("shares.parquet", place.shares.with_columns(precinct=pl.col("precinct").str.tail(2)))
     line = FIT.replace("people.csv", "people.parquet").replace("shares.csv", "shares.parquet")
     fails_in_one_line(place, line, "Ids are integers with the instances (0) but text in proportions ('00')", "convert")
+
+
+def test_ids_that_pandas_made_decimal(place):
+    numbers = pl.col("precinct").str.tail(2).cast(pl.Int64)
+    place.write("people.csv", place.people.with_columns(precinct=numbers.cast(pl.Float64)))
+    place.write("people.parquet", place.people.with_columns(precinct=numbers.cast(pl.Float64)))
+    place.write("shares.csv", place.shares.with_columns(precinct=numbers))
+    fix = ["whole ones in proportions ('0')", "astype('Int64')"]
+    fails_in_one_line(place, FIT, "bag '0.0' is missing", "with the instances ('0.0')", *fix)
+    fails_in_one_line(place, FIT.replace("people.csv", "people.parquet"), "with the instances (0.0)", *fix)
 
 
 def test_leading_zeros_that_were_lost(place):

@@ -1,5 +1,9 @@
 """What a person reads when something goes wrong."""
 
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -21,6 +25,53 @@ def test_an_interruption_has_the_exit_code_of_shells(capsys):
         raise KeyboardInterrupt
     assert stopped.value.exit_code == 130
     assert capsys.readouterr().err == "Interrupted. Nothing was written.\n"
+
+
+def test_an_interruption_in_another_error_is_one(capsys):
+    def import_torch():
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("Error calling __set_name__ on 'Field' instance") from error
+
+    with pytest.raises(typer.Exit) as stopped, failures_explained():
+        import_torch()
+    assert stopped.value.exit_code == 130
+    assert capsys.readouterr().err == "Interrupted. Nothing was written.\n"
+
+
+def test_sigterm_is_taken_like_ctrl_c_even_where_it_is_raised_anew(capsys):
+    def train():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("training was interrupted.") from None
+
+    with pytest.raises(typer.Exit) as stopped, failures_explained():
+        train()
+    assert stopped.value.exit_code == 143
+    assert capsys.readouterr().err == "Terminated. Nothing was written.\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_is_left_to_who_has_asked_for_it():
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("here"))
+    try:
+        with failures_explained():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == ["here"]
+
+
+def test_other_threads_may_run_commands():
+    def command():
+        with failures_explained():
+            return "done"
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(command).result() == "done"
 
 
 def test_a_bug_shows_itself():

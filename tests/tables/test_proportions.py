@@ -36,10 +36,19 @@ def test_an_index_of_pandas_names_the_bags():
     for index in (pd.Index(["ward-2", "ward-1"]), pd.Index(["ward-2", "ward-1"], name="ward")):
         table = read_proportions(pd.DataFrame(values, index=index))
         np.testing.assert_array_equal(table.rows_of(["ward-1"], allow_others=True), [[30, 10]])
-    numbered = pd.DataFrame([[0.1, 0.9], [0.4, 0.6]], index=pd.Index([7, 8]))
-    assert read_proportions(numbered).classes == (0, 1)
-    with pytest.raises(ValueError, match="must have a column of bag ids"):
-        read_proportions(pd.DataFrame(values))
+    numbered = pd.DataFrame([[0.1, 0.9], [0.4, 0.6]], index=pd.Index([7, 8], name="ward"))
+    table = read_proportions(numbered)
+    assert (table.bags, table.classes) == ((7, 8), (0, 1))
+
+
+def test_the_numbers_of_the_rows_of_a_pandas_frame_are_no_bags():
+    pd = pytest.importorskip("pandas")
+    wards = pd.DataFrame({"ward": [3, 1, 2], "no": [5, 30, 7], "yes": [20, 10, 30]})
+    for rows in (wards, wards.sort_values("yes"), wards[wards["yes"] > 10], wards.set_axis([0.5, 1.5, 2.5])):
+        with pytest.raises(ValueError, match=r"must have a column of bag ids.*Rename.*frame\.rename_axis\('bag'\)"):
+            read_proportions(rows)
+        assert read_proportions(rows, bag_column="ward").classes == ("no", "yes")
+        assert read_proportions(rows.set_index("ward")).bags == tuple(rows["ward"])
 
 
 def test_the_column_of_bags_is_found_or_asked_for():
@@ -104,6 +113,12 @@ def test_counts_that_are_none(row):
         (["Ulm"], ["ulm "], r"'ulm ', which differs by spaces or capital letters"),
         (["ward-one"], ["ward_one"], r"Did you mean 'ward_one'\?"),
         ([1], [2], r"bag 1 is missing\. Add its row"),
+        (["10", "12"], ["10", "11"], r"bag '12' is missing\. Add its row"),
+        (["1.5"], ["1.25"], r"bag '1\.5' is missing\. Add its row"),
+        (["1.0"], ["10", "1"], r"decimal numbers with the instances \('1\.0'\) but whole ones in proportions \('1'\)"),
+        (["1"], ["10.0", "1.0"], r"decimal numbers in proportions \('1\.0'\) but whole ones with the .* \('1'\)"),
+        ([1.0], ["1"], r"decimal numbers with the instances \(1\.0\) but .* \('1'\).*\.astype\('Int64'\)"),
+        ([1], ["1.0"], r"decimal numbers in proportions \('1\.0'\) but whole ones with the instances \(1\)"),
         (["Zürich"], ["x"], r"bag 'Zürich' is missing\. Add its row"),
     ],
 )
@@ -131,7 +146,10 @@ def test_bags_without_instances_are_refused_unless_allowed():
         ({"a": {"no": 1, "yes": 0}, "b": {"no": 1, "yess": 0}}, ValueError, r"bag 'b' has \['no', 'yess'\]"),
         ({"a": {"no": 1, 1: 0}}, TypeError, "classes must be of one type"),
         ([0.5, 0.5], ValueError, r"shape \[bags, classes\], but has \[2\]"),
-        (frame(bag=["a", "a"], no=[1, 1], yes=[0, 0]), ValueError, "bag 'a' has several"),
+        (frame(bag=["a", "a"], no=[1, 1], yes=[0, 0]), ValueError, "bag 'a' has several. Keep the right one"),
+        (frame(bag=["a", "b", "a"], no=[0.33, 1, 0], yes=[0.66, 0, 1]), ValueError, r"several\. Keep .* weighted by"),
+        (frame(bag=["a", "b", "a"], no=[33, 50, 10], yes=[66, 50, 90]), ValueError, r"several\. Keep .* weighted by"),
+        (frame(bag=["a", "b", "a"], no=[4, None, 0], yes=[6, None, 3]), ValueError, r"several\. Add them up .* counts"),
         (frame(bag=["a", None], no=[1, 1], yes=[0, 0]), ValueError, "row 1 .* has none in column 'bag'"),
         (frame(bag=["a"], no=[1], yes=["all"]), TypeError, "column 'yes' holds 'all' for bag 'a'"),
         (frame(bag=["a"], yes=[1.0]), ValueError, r"only \['yes'\]"),

@@ -28,7 +28,7 @@ def main() -> None:
     bagwise predict model people.parquet --out predictions.parquet
 
     Tables are CSV, Parquet or Arrow files, told by their suffix. Exit codes: 0 done, 2 something to mend (one line on
-    the standard error output says what and how), 130 interrupted.
+    the standard error output says what and how), 130 interrupted, 143 terminated.
     """
 
 

@@ -74,7 +74,7 @@ def benchmark(
 
     Example: bagwise benchmark digits --methods kl,rot,dsq --bag-sizes 16,64
     """
-    with failures_explained(way_on()):
+    with failures_explained(way_on(), clears_up_on_sigterm=False):
         from bagwise.bags.validation import check_choice
         from bagwise.experiments.grid import Shard
         from bagwise.experiments.leaderboard.contenders import CONTENDERS

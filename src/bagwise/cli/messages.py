@@ -6,10 +6,12 @@ import json
 import math
 import reprlib
 import shlex
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,23 +19,32 @@ import typer
 if TYPE_CHECKING:
     from bagwise.tables.surprises import Surprise
 
-# exit codes: 2 for what the user can mend (arguments, files, disk), 130 for Ctrl-C as shells have it
-_MENDABLE, _INTERRUPTED = 2, 130
+# exit codes: 2 for what the user can mend (arguments, files, disk), 130 for Ctrl-C, 143 for SIGTERM as shells have it
+_MENDABLE, _INTERRUPTED, _TERMINATED = 2, 130, 143
 
 
 @contextmanager
-def failures_explained(interrupted: str = "Nothing was written.") -> Iterator[None]:
+def failures_explained(
+    interrupted: str = "Nothing was written.", *, clears_up_on_sigterm: bool = True
+) -> Iterator[None]:
     """Turn what a user can mend into one line and an exit code; anything else is a bug and shows itself.
 
     Args:
         interrupted: what to say after Ctrl-C.
+        clears_up_on_sigterm: whether SIGTERM is taken like Ctrl-C, so that nothing half done is left. Not for a
+            sweep: it leaves nothing behind, and would wait for the other processes at work.
     """
+    signals: list[int] = []
     try:
-        with _warnings_said():
+        with (
+            _warnings_said(),
+            _interruptions_unwrapped(),
+            _sigterm_raised(signals) if clears_up_on_sigterm else nullcontext(),
+        ):
             yield
     except KeyboardInterrupt:
-        say(f"Interrupted. {interrupted}")
-        raise typer.Exit(_INTERRUPTED) from None
+        say(f"{'Terminated' if signals else 'Interrupted'}. {interrupted}")
+        raise typer.Exit(_TERMINATED if signals else _INTERRUPTED) from None
     except OSError as error:
         # an error of the system names a file; one of our own is a sentence
         is_system = error.filename is not None and error.strerror is not None
@@ -44,6 +55,43 @@ def failures_explained(interrupted: str = "Nothing was written.") -> Iterator[No
         _fail(str(error) if error.name is None else f"{error.name} is not installed: pip install {error.name}")
     except (ValueError, TypeError, FloatingPointError) as error:
         _fail(str(error))
+
+
+class _Terminated(KeyboardInterrupt):
+    """Raised by SIGTERM; of its own class, since a plain one may make Python end itself by SIGINT."""
+
+
+@contextmanager
+def _sigterm_raised(signals: list[int]) -> Iterator[None]:
+    """Raise on SIGTERM while the block runs, and add it to `signals`: what is raised may be caught and raised anew."""
+
+    def terminate(number: int, _: object) -> None:
+        signals.append(number)
+        raise _Terminated
+
+    in_main_thread = threading.current_thread() is threading.main_thread()  # no other may set a handler
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield  # who started this process wants it ignored, or has a handler of their own
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _interruptions_unwrapped() -> Iterator[None]:
+    """Raise the interruption that another error stems from: Python 3.11 wraps one that strikes in `__set_name__`."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, KeyboardInterrupt):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 def _fail(message: str) -> None:

@@ -63,7 +63,7 @@ def reproduce(
 
     Example: bagwise reproduce digits --losses kl,rot --bag-sizes 1,16,256
     """
-    with failures_explained(way_on()):
+    with failures_explained(way_on(), clears_up_on_sigterm=False):
         from bagwise.bags.validation import check_choice
         from bagwise.experiments.cells import cell_epochs
         from bagwise.experiments.datasets import DATASET_NAMES

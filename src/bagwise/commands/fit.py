@@ -104,7 +104,8 @@ def fit_files(
         classifier.save(folder)
         described = classifier, frame, files.bag, data.matched.table
         if report:
-            found = write_model_report(folder / REPORT_FILE, *described, notes=data.notes, title=out.name)
+            title = out.resolve().name
+            found = write_model_report(folder / REPORT_FILE, *described, notes=data.notes, title=title)
         else:
             found = find(classifier, describe_rows(*described), notes=data.notes)
     for text in found.warnings[len(data.notes) + len(classifier.warnings_) :]:  # `fit` itself gave its own

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from bagwise.bags.validation import check_choice
 from bagwise.tables.reading import Table, read_table
+
+_WHOLE_AS_DECIMAL = re.compile(r"([+-]?[0-9]+)\.0+")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +70,8 @@ def read_proportions(
         proportions: a data frame with a row per bag, a column of bag ids (or, in pandas, an index) and a column per
             class; a dict `{bag: [value per class]}` or `{bag: {class: value}}`; or an array `[bags, classes]` in the
             order of the sorted bag ids. Missing values in all classes make a bag unknown.
-        bag_column: the column (or pandas index) of bag ids. By default an index with a name, a column "bag", or the
-            one column that does not hold numbers.
+        bag_column: the column (or pandas index) of bag ids. By default an index with a name, a column "bag", the one
+            column that does not hold numbers, or an index without a name that does not hold numbers either.
         likely_column: a name that the column of bag ids probably has; passed over where there is no such column.
 
     Example:
@@ -178,10 +183,6 @@ def _from_frame(
             f"every row of proportions must have a bag id, but row {missing[0]} (counted from 0) has none in column "
             f"{bag_column!r}. Fill it in, or drop the row."
         )
-    if len(set(bags)) != len(bags):
-        seen: set[Hashable] = set()
-        twice = next(bag for bag in bags if bag in seen or seen.add(bag))
-        raise ValueError(f"every bag must have one row of proportions, but bag {twice!r} has several. Add them up.")
     for name in columns:
         if table.kind(name) not in ("number", "boolean", "empty"):
             values = table.values(name)
@@ -190,8 +191,24 @@ def _from_frame(
                 f"proportions must be numbers, but column {name!r} holds {values[row]!r} for bag {bags[row]!r}. "
                 "Correct it, or drop the column if it is not a class."
             )
+    values = table.numbers(columns)
+    _check_one_row_per_bag(bags, values)
     labels = {str(name): name for name in getattr(native, "columns", columns)} if index is not None else {}
-    return bags, [labels.get(name, name) for name in columns], table.numbers(columns)
+    return bags, [labels.get(name, name) for name in columns], values
+
+
+def _check_one_row_per_bag(bags: Sequence[Hashable], values: np.ndarray) -> None:
+    if len(set(bags)) == len(bags):
+        return
+    seen: set[Hashable] = set()
+    twice = next(bag for bag in bags if bag in seen or seen.add(bag))
+    sums = values.sum(axis=1)
+    sums = sums[~np.isnan(sums)]
+    if any((np.abs(sums - whole) < whole / 20).all() for whole in (1, 100)):  # shares or percentages, maybe rounded
+        fix = "Keep the right one, or their mean, weighted by the number of instances behind each."
+    else:
+        fix = "Add them up if they are counts of its parts; drop one if it was written twice."
+    raise ValueError(f"every bag must have one row of proportions, but bag {twice!r} has several. {fix}")
 
 
 def _is_number(value: Any) -> bool:
@@ -213,11 +230,14 @@ def _find_bag_column(table: Table, index: Any, likely_column: str | None) -> str
         if len(others) == 1:
             return others[0]
         raise ValueError(f"which of the columns {others} holds the bag ids? Name it 'bag', and drop the others.")
-    if index is not None and type(index).__name__ != "RangeIndex":
+    # numbers without a name are those of the rows, however the frame was sorted or filtered
+    if index is not None and not all(isinstance(bag, Real) for bag in index):
         return None
+    name = likely_column or "bag"
+    in_index = "" if index is None else f" If the index of the frame holds them, name it: frame.rename_axis({name!r})."
     raise ValueError(
         f"proportions must have a column of bag ids, but none of {list(table.names)} is called 'bag' or holds text. "
-        f"Rename the column of bag ids to {likely_column or 'bag'!r}, or pass read_proportions(table, bag_column=...)."
+        f"Rename the column of bag ids to {name!r}, or pass read_proportions(table, bag_column=...).{in_index}"
     )
 
 
@@ -242,6 +262,12 @@ def _and_more(bags: list[Hashable]) -> str:
 
 def _likely_cause(bag: Hashable, known: Sequence[Hashable]) -> str:
     """Return the fix for the usual reasons why an id has no partner in the other table."""
+    by_text = {str(name): name for name in known}
+    whole = _WHOLE_AS_DECIMAL.fullmatch(str(bag))
+    if whole is not None and whole[1] in by_text:
+        return _point_zero("with the instances", bag, "in proportions", by_text[whole[1]])
+    if f"{bag}.0" in by_text:
+        return _point_zero("in proportions", by_text[f"{bag}.0"], "with the instances", bag)
     other = known[0]
     if isinstance(bag, str) != isinstance(other, str):
         return (
@@ -255,9 +281,19 @@ def _likely_cause(bag: Hashable, known: Sequence[Hashable]) -> str:
                 return f"Proportions have {name!r}, which differs by leading zeros: read both ids as text, unchanged."
             if name.strip().casefold() == bag.strip().casefold():
                 return f"Proportions have {name!r}, which differs by spaces or capital letters: make them equal."
-        if nearest := difflib.get_close_matches(bag, texts[:10000], n=1):
+        # the nearest number is another bag, not a slip of the pen
+        is_number = _NUMBER.fullmatch(bag) is not None
+        if not is_number and (nearest := difflib.get_close_matches(bag, texts[:10000], n=1)):
             return f"Did you mean {nearest[0]!r}? Otherwise add its row, with missing values if it is unknown."
     return "Add its row, with missing values if it is unknown."
+
+
+def _point_zero(decimal_side: str, decimal: Hashable, whole_side: str, whole: Hashable) -> str:
+    return (
+        f"Ids are decimal numbers {decimal_side} ({decimal!r}) but whole ones {whole_side} ({whole!r}), perhaps since "
+        "pandas turns whole numbers into decimal ones where some are missing, as after a merge. Turn them back, in "
+        "pandas by .astype(float).astype('Int64')."
+    )
 
 
 def _type_name(bag: Hashable) -> str:
