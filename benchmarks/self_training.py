@@ -24,8 +24,7 @@ from torch.nn import functional as F
 from bagwise.bags import ImageAugment, uniform_bags
 from bagwise.bags.crops import RandomCrops
 from bagwise.bags.random_changes import RandomChanges
-from bagwise.experiments.datasets import load_dataset
-from bagwise.experiments.grid import MIRRORED_DATASETS
+from bagwise.experiments.datasets import MIRRORED_DATASETS, load_dataset
 from bagwise.experiments.provenance import collect_provenance
 from bagwise.networks import build_network, split_head
 from bagwise.self_training import Contrast, Labelling, pretrain, probabilities_by_probe, self_train

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bagwise.bags import Augment, Bags
 from bagwise.bags.seeds import derived_seed
-from bagwise.bags.validation import check_random_state
+from bagwise.bags.setting_checks import check_random_state
 from bagwise.functional import bag_kl
 from bagwise.functional.noise import ProportionNoise, noisy_bag_kl
 from bagwise.methods import Method, NoisyKL, get_method

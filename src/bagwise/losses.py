@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_alpha, check_choice, check_count, check_epsilon
+from bagwise.bags.setting_checks import check_alpha, check_choice, check_count, check_epsilon
 from bagwise.functional.proportion import Divergence
 
 __all__ = [

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 
 NETWORK_NAMES = ("resnet18", "small-convnet", "mlp", "linear")
 

@@ -1,17 +1,16 @@
 import pytest
 
-from bagwise.experiments.datasets import DATASET_NAMES
+from bagwise.experiments.datasets import DATASET_NAMES, MIRRORED_DATASETS
 from bagwise.experiments.grid import (
     ALPHAS,
     BAG_SIZES,
     LEARNING_RATES,
     LOSSES,
-    MIRRORED_DATASETS,
     PRESETS,
-    Shard,
     default_preset,
     plan_cells,
 )
+from bagwise.experiments.sweep import Shard
 
 
 def test_the_grid_is_the_papers():

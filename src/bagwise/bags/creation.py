@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.data import Bags, Instances, as_instances, number_bags, take
-from bagwise.bags.validation import check_bag_fits, check_count, check_labels, check_one_per_instance
+from bagwise.bags.setting_checks import check_count
+from bagwise.bags.validation import check_bag_fits, check_labels, check_one_per_instance
 
 
 def uniform_bags(instances: Any, labels: Any, num_classes: int, bag_size: int, seed: int) -> Bags:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from bagwise.bags.augment import ImageAugment, scale_and_offset
-from bagwise.bags.validation import check_between, check_count, check_images
+from bagwise.bags.setting_checks import check_between, check_count
+from bagwise.bags.validation import check_images
 
 _MOST_ELONGATED = math.log(4 / 3)  # a crop is at most 4 wide to 3 high, or the other way round
 _CHANCE_OF_NEW_COLOURS = 0.8

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from bagwise.bags.layout import BagLayout
+from bagwise.bags.setting_checks import check_count
 from bagwise.bags.stored import StoredRows
 from bagwise.bags.validation import (
     check_bag_index,
-    check_count,
     check_counts,
     check_one_per_instance,
     check_proportion_values,

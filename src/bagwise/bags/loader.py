@@ -13,8 +13,8 @@ from bagwise.bags.augment import Augment
 from bagwise.bags.data import Bags
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.seeds import derived_seed
+from bagwise.bags.setting_checks import check_count
 from bagwise.bags.source import instance_source, to_device
-from bagwise.bags.validation import check_count
 
 
 @dataclass(frozen=True, eq=False)

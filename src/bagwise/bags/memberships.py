@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.data import Instances, MapDataset
-from bagwise.bags.validation import check_count, check_one_per_instance
+from bagwise.bags.setting_checks import check_count
+from bagwise.bags.validation import check_one_per_instance
 
 
 class Memberships:

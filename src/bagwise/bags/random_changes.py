@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, avg_pool2d, grid_sample
 
 from bagwise.bags.augment import ImageAugment, scale_and_offset, shifted
-from bagwise.bags.validation import check_between, check_images
+from bagwise.bags.setting_checks import check_between
+from bagwise.bags.validation import check_images
 
 # In the order in which they are applied: colours first, then one change of place for all of the geometry.
 CHANGES = (

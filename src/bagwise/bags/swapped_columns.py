@@ -8,7 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from bagwise.bags.validation import check_between, check_groups
+from bagwise.bags.setting_checks import check_between
+from bagwise.bags.validation import check_groups
 
 
 @dataclass(frozen=True)

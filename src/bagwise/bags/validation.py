@@ -1,4 +1,4 @@
-"""Every check of what a caller hands in, in one place.
+"""Every check of the data that a caller hands in, in one place; `setting_checks` has those of settings.
 
 A message states the rule, the offending value and the fix. Checks that read values (rather than shapes and
 types) would make a GPU wait, so they run only on tensors that live on the CPU; the data layer runs them once
@@ -7,31 +7,13 @@ for everything that later travels to a GPU.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
-from numbers import Integral
 
-import numpy as np
 import torch
 from torch import Tensor
 
 PROPORTION_TOLERANCE = 1e-4
 _PROBABILITY_TOLERANCE = 1e-2  # what half precision makes of a softmax; no one measured them, as proportions are
-MOST_NAMES_LISTED = 20
-
-
-def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
-    """Raise unless `value` is one of the `known` names; suggest the nearest."""
-    known = list(known)
-    if value in known:
-        return
-    listed = ", ".join(repr(name) for name in known[:MOST_NAMES_LISTED])
-    if len(known) > MOST_NAMES_LISTED:  # the columns of a table may be thousands
-        listed += f" and {len(known) - MOST_NAMES_LISTED} more"
-    lower = {name.lower(): name for name in known}
-    nearest = difflib.get_close_matches(str(value).lower(), lower, n=1)
-    hint = f" Did you mean {lower[nearest[0]]!r}?" if nearest else ""
-    raise ValueError(f"{argument} must be one of {listed}, but got {value!r}.{hint}")
 
 
 def check_logits(logits: Tensor) -> None:
@@ -152,30 +134,6 @@ def check_proportion_values(proportions: Tensor, bag_names: Sequence[object] | N
         raise ValueError(f"proportions must sum to 1 in every bag, but bag {name} sums to {total}. {fix}")
 
 
-def check_alpha(alpha: float) -> None:
-    """Raise unless 0 < alpha < 1."""
-    if 0 < alpha < 1:
-        return
-    if alpha == 1:
-        why = "at alpha=1 the proportions are ignored and the loss carries no signal"
-    elif alpha == 0:
-        why = "at alpha=0 the predictions are ignored and the gradient is zero"
-    else:
-        why = "it weighs the predictions (alpha) against the proportions (1 - alpha)"
-    raise ValueError(f"alpha must lie strictly between 0 and 1, but got {alpha}: {why}.")
-
-
-def check_epsilon(epsilon: float) -> None:
-    """Raise unless epsilon > 0."""
-    if epsilon == 0:
-        raise ValueError(
-            "epsilon must be positive, but got 0. Without the entropy term the exact plan is transport_lp "
-            "(proportions met exactly) or combinatorial (met as closely as alpha says)."
-        )
-    if not 0 < epsilon < float("inf"):
-        raise ValueError(f"epsilon must be positive and finite, but got {epsilon}. The paper uses 1.")
-
-
 def _row(values: Tensor, bag: int) -> str:
     shown = [f"{v:.4g}" for v in values[bag, :6].tolist()]
     return "[" + ", ".join(shown) + (", ...]" if values.shape[1] > 6 else "]")
@@ -203,14 +161,6 @@ def check_groups(groups: Sequence[int], num_inputs: int) -> None:
         )
     if min(groups) < 0 or max(groups) >= num_inputs:
         raise ValueError(f"groups must number the columns from 0, but holds {min(groups)} to {max(groups)}.")
-
-
-def check_count(argument: str, value: object) -> None:
-    """Raise unless `value` is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{argument} must be an integer of at least 1, but got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{argument} must be at least 1, but got {value}.")
 
 
 def check_bag_fits(bag_size: int, num_instances: int, instances: str = "instances") -> None:
@@ -302,42 +252,6 @@ def check_single_instances(common_size: int | None) -> None:
             f"method 'supervised' needs bags of one instance each, but got {held}. "
             "Use 'kl' or 'rot' to learn from larger bags."
         )
-
-
-def check_between(argument: str, value: float, low: float, high: float) -> None:
-    """Raise unless `low <= value < high`."""
-    if not low <= value < high:
-        raise ValueError(f"{argument} must be at least {low:g} and less than {high:g}, but got {value!r}.")
-
-
-def check_random_state(value: object) -> None:
-    """Raise unless `value` is None, an integer that every generator takes as its seed, or a `RandomState`."""
-    if value is None or isinstance(value, np.random.RandomState):
-        return
-    if not isinstance(value, Integral):
-        raise TypeError(
-            f"random_state must be None, an integer or a numpy.random.RandomState, but got {value!r}. Pass an integer."
-        )
-    if not 0 <= int(value) < 2**63:
-        raise ValueError(f"random_state must be at least 0 and less than 2**63, but got {value}.")
-
-
-def check_device(device: str) -> None:
-    """Raise where a GPU is asked for by name and PyTorch finds none."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' needs a GPU, but this machine has none that PyTorch can use. Use auto or cpu.")
-
-
-def check_positive(argument: str, value: float) -> None:
-    """Raise unless `value` is positive and finite."""
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{argument} must be positive and finite, but got {value!r}.")
-
-
-def check_share(argument: str, value: float) -> None:
-    """Raise unless `value` lies between 0 and 1, both included."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{argument} must lie between 0 and 1, but got {value!r}.")
 
 
 def check_floating_instances(method: str, instances: Tensor) -> None:

@@ -75,12 +75,12 @@ def benchmark(
     Example: bagwise benchmark digits --methods kl,rot,dsq --bag-sizes 16,64
     """
     with failures_explained(way_on(), clears_up_on_sigterm=False):
-        from bagwise.bags.validation import check_choice
-        from bagwise.experiments.grid import Shard
+        from bagwise.bags.setting_checks import check_choice
         from bagwise.experiments.leaderboard.contenders import CONTENDERS
         from bagwise.experiments.leaderboard.data import BENCHMARK_DATASETS
         from bagwise.experiments.leaderboard.presets import PRESETS, default_preset, plan_benchmark
         from bagwise.experiments.leaderboard.running import cell_passes, read_benchmark
+        from bagwise.experiments.sweep import Shard
         from bagwise.report.leaderboard import build_leaderboard
 
         for dataset in datasets:

@@ -74,7 +74,7 @@ def fit(
       bagwise fit people.csv --bag precinct --proportions results.csv --dry-run
     """
     with failures_explained():
-        from bagwise.bags.validation import check_choice
+        from bagwise.bags.setting_checks import check_choice
         from bagwise.commands.fit import check_files, fit_files
         from bagwise.commands.training_data import TrainingFiles
         from bagwise.estimator import ProportionClassifier

@@ -64,11 +64,12 @@ def reproduce(
     Example: bagwise reproduce digits --losses kl,rot --bag-sizes 1,16,256
     """
     with failures_explained(way_on(), clears_up_on_sigterm=False):
-        from bagwise.bags.validation import check_choice
+        from bagwise.bags.setting_checks import check_choice
         from bagwise.experiments.cells import cell_epochs
         from bagwise.experiments.datasets import DATASET_NAMES
-        from bagwise.experiments.grid import PRESETS, Shard, default_preset, plan_cells
+        from bagwise.experiments.grid import PRESETS, default_preset, plan_cells
         from bagwise.experiments.records import read_records
+        from bagwise.experiments.sweep import Shard
         from bagwise.report.build import build_report
 
         check_choice("dataset", dataset, DATASET_NAMES)

@@ -11,7 +11,7 @@ import polars as pl
 import torch
 
 from bagwise import functional as BF
-from bagwise.bags.validation import check_alpha, check_choice
+from bagwise.bags.setting_checks import check_alpha, check_choice
 from bagwise.commands.matching import match_bags
 from bagwise.commands.outputs import staged_file
 from bagwise.commands.prediction import Progress, RowPredictor, check_kept, prediction_frame

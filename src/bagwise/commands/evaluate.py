@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 from bagwise.commands.prediction import Progress, RowPredictor
 from bagwise.estimator import ProportionClassifier
 from bagwise.metrics import instance_metrics

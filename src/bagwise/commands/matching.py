@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from bagwise.bags.validation import check_choice, check_proportion_values
+from bagwise.bags.setting_checks import check_choice
+from bagwise.bags.validation import check_proportion_values
 from bagwise.functional.noise import ProportionNoise
 from bagwise.tables.files import ParquetFile, file_type, read_frame
 from bagwise.tables.proportions import ProportionTable, read_proportions

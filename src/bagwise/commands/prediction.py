@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 from bagwise.estimator import ProportionClassifier
 from bagwise.tables.slices import open_table
 from bagwise.tables.surprises import Surprise, Surprises

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bagwise.bags.validation import check_choice, check_enough_known_bags
+from bagwise.bags.setting_checks import check_choice
+from bagwise.bags.validation import check_enough_known_bags
 from bagwise.commands.matching import MatchedBags, match_bags
 from bagwise.functional.noise import ProportionNoise
 from bagwise.tables.files import ParquetFile

@@ -16,7 +16,7 @@ from torch import nn
 
 from bagwise.bags import Bags, Memberships
 from bagwise.bags.data import number_bags
-from bagwise.bags.validation import check_between, check_choice, check_device, check_random_state
+from bagwise.bags.setting_checks import check_between, check_choice, check_device, check_random_state
 from bagwise.estimator import saving
 from bagwise.estimator.inputs import TableInputs, column_of_each_input, take_bag_column
 from bagwise.estimator.targets import bags_of_one, bags_of_proportions, known_shares

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 from bagwise.tables.columns import Embedding
 from bagwise.tables.preprocessing import Preprocessing, fit_array, fit_preprocessing, fit_sparse
 from bagwise.tables.reading import Table, read_table

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bagwise.bags import Bags, SwappedColumns
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 from bagwise.fitting import FittedNetwork, fit_network, fit_probe_network, fit_self_training
 from bagwise.functional.noise import ProportionNoise
 from bagwise.methods import METHODS, Method, NoisyKL, get_method

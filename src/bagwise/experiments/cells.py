@@ -6,8 +6,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bagwise.bags import ImageAugment, uniform_bags
+from bagwise.experiments.datasets import MIRRORED_DATASETS
 from bagwise.experiments.datasets.dataset import Dataset
-from bagwise.experiments.grid import MIRRORED_DATASETS, PRESETS
+from bagwise.experiments.grid import PRESETS
 from bagwise.experiments.provenance import collect_provenance
 from bagwise.experiments.records import Cell, Metrics, Record
 from bagwise.experiments.sweep import Announce

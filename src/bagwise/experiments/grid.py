@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bagwise.bags.validation import check_choice, check_count
-from bagwise.experiments.records import Candidate, Cell, CellType
+from bagwise.bags.setting_checks import check_choice, check_count
+from bagwise.experiments.records import Candidate, Cell
 from bagwise.training import Recipe
 
 BAG_SIZES = tuple(2**power for power in range(11))  # 1, 2, 4, ..., 1024
 LOSSES = ("avg-kl", "kl", "rot")
 LEARNING_RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 ALPHAS = (0.1, 0.3, 0.5, 0.7, 0.9)
-
-# The data sets whose pictures mean the same when mirrored left to right.
-MIRRORED_DATASETS = frozenset({"fashion-mnist", "cifar10", "cifar100"})
 
 
 @dataclass(frozen=True)
@@ -136,28 +133,3 @@ def plan_cells(
         check_choice("losses", loss, LOSSES)
     chosen = [loss for loss in LOSSES if loss in losses]
     return [Cell(dataset, preset, loss, size, seed) for seed in range(seeds) for size in sizes for loss in chosen]
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Part `number` (from 1) of `count` equal parts of a sweep."""
-
-    number: int
-    count: int
-
-    @staticmethod
-    def parse(text: str) -> Shard:
-        """Read "2/8".
-
-        Example:
-            >>> Shard.parse("2/8")
-            Shard(number=2, count=8)
-        """
-        number, slash, count = text.partition("/")
-        if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
-            return Shard(int(number), int(count))
-        raise ValueError(f"a shard must look like 2/8 (part 2 of 8, counted from 1), but got {text!r}.")
-
-    def take(self, cells: Sequence[CellType]) -> list[CellType]:
-        """Return every `count`-th cell: each part has small and large bags, early and late seeds."""
-        return list(cells[self.number - 1 :: self.count])

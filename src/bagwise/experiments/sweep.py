@@ -44,6 +44,31 @@ class FailedCell(Generic[CellType]):
 Ended = Record[CellType] | FailedCell[CellType]
 
 
+@dataclass(frozen=True)
+class Shard:
+    """Part `number` (from 1) of `count` equal parts of a sweep."""
+
+    number: int
+    count: int
+
+    @staticmethod
+    def parse(text: str) -> Shard:
+        """Read "2/8".
+
+        Example:
+            >>> Shard.parse("2/8")
+            Shard(number=2, count=8)
+        """
+        number, slash, count = text.partition("/")
+        if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+            return Shard(int(number), int(count))
+        raise ValueError(f"a shard must look like 2/8 (part 2 of 8, counted from 1), but got {text!r}.")
+
+    def take(self, cells: Sequence[CellType]) -> list[CellType]:
+        """Return every `count`-th cell: each part has small and large bags, early and late seeds."""
+        return list(cells[self.number - 1 :: self.count])
+
+
 def missing_cells(cells: Sequence[CellType], out: Path) -> list[CellType]:
     """Return the cells that have no record yet."""
     return [cell for cell in cells if not record_path(out, cell).exists()]

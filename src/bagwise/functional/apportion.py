@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_alpha, check_choice, check_epsilon
+from bagwise.bags.setting_checks import check_alpha, check_choice, check_epsilon
 from bagwise.functional.combinatorial import solve_combinatorial
 from bagwise.functional.inputs import prepare
 from bagwise.functional.rot import solve_rot

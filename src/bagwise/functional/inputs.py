@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.layout import BagLayout, as_layout
-from bagwise.bags.validation import check_choice, check_instances, check_logits, check_proportions
+from bagwise.bags.setting_checks import check_choice
+from bagwise.bags.validation import check_instances, check_logits, check_proportions
 
 REDUCTIONS = ("mean", "sum", "none")
 

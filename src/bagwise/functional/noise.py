@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_between, check_choice
+from bagwise.bags.setting_checks import check_between, check_choice
 from bagwise.functional.inputs import prepare, reduce_bags
 from bagwise.functional.proportion import bag_kl
 from bagwise.functional.segments import segment_logsumexp

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 from bagwise.functional.fused import fused_proportion_loss, has_kernels
 from bagwise.functional.inputs import REDUCTIONS, Inputs, check_arguments, reduce_bags
 from bagwise.functional.segments import expand, segment_logsumexp, segment_sum

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_alpha, check_choice, check_epsilon
+from bagwise.bags.setting_checks import check_alpha, check_choice, check_epsilon
 from bagwise.functional.envelope import envelope_loss
 from bagwise.functional.fused import fused_rot, has_rot_kernel
 from bagwise.functional.inputs import REDUCTIONS, Inputs, check_arguments, reduce_bags

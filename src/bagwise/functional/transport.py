@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 from bagwise.functional.assignment import is_optimal, solve_assignment
 from bagwise.functional.assignment_problem import AssignmentProblem
 from bagwise.functional.count_costs import ExactCounts

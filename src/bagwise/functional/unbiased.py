@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_choice, check_prior
+from bagwise.bags.setting_checks import check_choice
+from bagwise.bags.validation import check_prior
 from bagwise.functional.inputs import prepare, reduce_bags
 from bagwise.functional.segments import expand, segment_sum
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_between, check_positive
+from bagwise.bags.setting_checks import check_between, check_positive
 from bagwise.functional.segments import expand, segment_logsumexp, segment_sum
 from bagwise.methods.base import Step
 from bagwise.methods.two_views import logits_of_views, weighted_cross_entropy

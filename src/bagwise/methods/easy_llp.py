@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from bagwise import functional as BF
-from bagwise.bags.validation import check_between
+from bagwise.bags.setting_checks import check_between
 from bagwise.methods.base import Step
 from bagwise.methods.two_views import logits_of_views, weighted_cross_entropy
 

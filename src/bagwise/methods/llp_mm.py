@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_count
+from bagwise.bags.setting_checks import check_count
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from bagwise import functional as BF
-from bagwise.bags.validation import check_between, check_floating_instances, check_positive
+from bagwise.bags.setting_checks import check_between, check_positive
+from bagwise.bags.validation import check_floating_instances
 from bagwise.functional.segments import segment_sum
 from bagwise.methods.base import Step
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_between, check_share
+from bagwise.bags.setting_checks import check_between, check_share
 from bagwise.functional.inputs import Inputs, prepare, reduce_bags
 from bagwise.functional.segments import expand, segment_logsumexp
 from bagwise.methods.base import Step

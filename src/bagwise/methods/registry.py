@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
 
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 from bagwise.methods.ahil import AHIL
 from bagwise.methods.avg_kl import AvgKL
 from bagwise.methods.base import LossMethod, Method, StepMethod

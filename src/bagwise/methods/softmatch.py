@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bagwise import functional as BF
-from bagwise.bags.validation import check_between
+from bagwise.bags.setting_checks import check_between
 from bagwise.functional.segments import expand
 from bagwise.methods.base import Step
 from bagwise.methods.two_views import logits_of_views, weighted_cross_entropy

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bagwise.bags.validation import check_between, check_choice, check_count
+from bagwise.bags.setting_checks import check_between, check_choice, check_count
 from bagwise.model_selection.evidence import BagEvidence, whitened_residuals
 
 ACCURACY_METHODS = ("auto", "residuals", "temperature")

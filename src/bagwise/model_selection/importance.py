@@ -13,7 +13,8 @@ from scipy import sparse
 from sklearn.utils import _safe_indexing
 
 from bagwise.bags.data import number_bags
-from bagwise.bags.validation import check_count, check_one_per_instance
+from bagwise.bags.setting_checks import check_count
+from bagwise.bags.validation import check_one_per_instance
 from bagwise.model_selection.scores import kl_score
 from bagwise.tables import ProportionTable, read_proportions
 from bagwise.tables.proportions import shares_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from bagwise.bags.validation import check_choice, check_count
+from bagwise.bags.setting_checks import check_choice, check_count
 from bagwise.model_selection.splitters import Splitter, WholeBags
 from bagwise.model_selection.validation import BagEstimator, cross_validate
 

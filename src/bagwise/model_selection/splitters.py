@@ -14,7 +14,7 @@ import numpy as np
 
 from bagwise.bags.data import number_bags
 from bagwise.bags.seeds import derived_seed
-from bagwise.bags.validation import check_count
+from bagwise.bags.setting_checks import check_count
 
 Rows = np.ndarray
 

@@ -14,7 +14,7 @@ from sklearn.utils import _safe_indexing
 
 from bagwise.bags import Memberships
 from bagwise.bags.data import number_bags
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 from bagwise.model_selection.accuracy import AccuracyEstimate, estimate_accuracy
 from bagwise.model_selection.identifiability import BagWarning
 from bagwise.model_selection.scores import SCORES, Score

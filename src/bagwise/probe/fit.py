@@ -10,12 +10,7 @@ from torch import Tensor
 
 from bagwise.bags.layout import BagLayout, as_layout
 from bagwise.bags.seeds import derived_seed
-from bagwise.bags.validation import (
-    check_enough_known_bags,
-    check_features,
-    check_one_per_instance,
-    check_proportions,
-)
+from bagwise.bags.validation import check_enough_known_bags, check_features, check_one_per_instance, check_proportions
 from bagwise.probe.choice import held_out_divergence
 from bagwise.probe.features import principal_directions
 from bagwise.probe.head import BagsInOrder, fit_head

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bagwise.bags.validation import check_count
+from bagwise.bags.setting_checks import check_count
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from sklearn.utils import _safe_indexing
 
 from bagwise.bags import Memberships
 from bagwise.bags.data import number_bags
-from bagwise.bags.validation import check_choice, check_one_per_instance
+from bagwise.bags.setting_checks import check_choice
+from bagwise.bags.validation import check_one_per_instance
 from bagwise.estimator import ProportionClassifier
 from bagwise.estimator.targets import known_shares
 from bagwise.model_selection import AccuracyEstimate, estimate_accuracy

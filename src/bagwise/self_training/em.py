@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from bagwise.bags import Augment, Bags
-from bagwise.bags.validation import check_count, check_probabilities
+from bagwise.bags.setting_checks import check_count
+from bagwise.bags.validation import check_probabilities
 from bagwise.networks import split_head
 from bagwise.probe import fit_probe
 from bagwise.self_training.labelling import Labelling

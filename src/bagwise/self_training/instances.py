@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bagwise.bags.data import Instances
 from bagwise.bags.seeds import derived_seed
+from bagwise.bags.setting_checks import check_count
 from bagwise.bags.source import instance_source, to_device
-from bagwise.bags.validation import check_count
 
 
 class ShuffledInstances:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bagwise.bags.layout import BagLayout
-from bagwise.bags.validation import check_between
+from bagwise.bags.setting_checks import check_between
 from bagwise.functional.apportion import apportion
 
 # Weight of the predictions against the proportions: so little that every bag's plan meets its proportions to a percent.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bagwise.bags import Augment
 from bagwise.bags.data import as_instances
 from bagwise.bags.seeds import derived_seed
-from bagwise.bags.validation import check_between, check_count
+from bagwise.bags.setting_checks import check_between, check_count
 from bagwise.networks import split_head
 from bagwise.self_training.contrast import ContrastiveNetwork, contrastive_loss
 from bagwise.self_training.instances import ShuffledInstances

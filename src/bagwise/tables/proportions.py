@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bagwise.bags.validation import check_choice
+from bagwise.bags.setting_checks import check_choice
 from bagwise.tables.reading import Table, read_table
 
 _WHOLE_AS_DECIMAL = re.compile(r"([+-]?[0-9]+)\.0+")

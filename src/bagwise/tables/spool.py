@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from bagwise.bags.data import number_bags
+from bagwise.bags.setting_checks import check_choice
 from bagwise.bags.stored import StoredRows
-from bagwise.bags.validation import check_choice
 from bagwise.tables.files import ParquetFile, open_parquet
 from bagwise.tables.preprocessing import Preprocessing, fit_preprocessing
 from bagwise.tables.reading import Table

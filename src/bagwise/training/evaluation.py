@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from bagwise.bags import Bags
 from bagwise.bags.data import as_instances
+from bagwise.bags.setting_checks import check_count
 from bagwise.bags.source import Source, instance_source
-from bagwise.bags.validation import check_count, check_one_per_instance
+from bagwise.bags.validation import check_one_per_instance
 from bagwise.metrics import bag_metrics, instance_metrics
 
 Normalise = Callable[[Tensor], Tensor]

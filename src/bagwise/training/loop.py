@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bagwise.bags import Augment, BagLoader, Bags
 from bagwise.bags.seeds import derived_seed
-from bagwise.bags.validation import check_count
+from bagwise.bags.setting_checks import check_count
 from bagwise.methods import KeepsState, Method, Step, StepMethod, get_method, method_name, told_prior
 from bagwise.training.devices import launch_fabric, tuned_convolutions
 from bagwise.training.evaluation import BagEvaluator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bagwise.bags.validation import check_between, check_choice, check_count
+from bagwise.bags.setting_checks import check_between, check_choice, check_count
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")

@@ -1,9 +1,9 @@
 import pytest
 
-from bagwise.experiments.grid import Shard
 from bagwise.experiments.leaderboard.bag_kinds import BAG_KINDS
 from bagwise.experiments.leaderboard.contenders import CONTENDERS
 from bagwise.experiments.leaderboard.presets import PRESETS, BenchmarkCell, default_preset, plan_benchmark
+from bagwise.experiments.sweep import Shard
 from bagwise.methods import METHODS
 
 

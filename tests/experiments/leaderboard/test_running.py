@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bagwise.experiments.grid import Shard
 from bagwise.experiments.leaderboard.bag_kinds import BAG_KINDS
 from bagwise.experiments.leaderboard.presets import BenchmarkCell, plan_benchmark
 from bagwise.experiments.leaderboard.running import (
@@ -19,7 +18,7 @@ from bagwise.experiments.leaderboard.running import (
     run_benchmark_cell,
 )
 from bagwise.experiments.records import RecordError, read_record, write_record
-from bagwise.experiments.sweep import missing_cells, run_cells
+from bagwise.experiments.sweep import Shard, missing_cells, run_cells
 from bagwise.experiments.time_limit import OutOfTimeError, TimeLimit
 from fakes.benchmark_records import make_benchmark_record
 

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bagwise.experiments.datasets.dataset import Dataset
 
-__all__ = ["DATASET_NAMES", "load_dataset"]
+__all__ = ["DATASET_NAMES", "MIRRORED_DATASETS", "load_dataset"]
 
 DATASET_NAMES = ("digits", "fashion-mnist", "cifar10", "cifar100")
+
+# Those whose pictures mean the same when mirrored left to right.
+MIRRORED_DATASETS = frozenset({"fashion-mnist", "cifar10", "cifar100"})
 
 
 def load_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
@@ -32,7 +35,7 @@ def load_dataset(name: str, folder: str | os.PathLike[str] | None = None) -> Dat
         >>> load_dataset("digits").train_images.shape
         torch.Size([1442, 1, 8, 8])
     """
-    from bagwise.bags.validation import check_choice
+    from bagwise.bags.setting_checks import check_choice
 
     check_choice("dataset", name, DATASET_NAMES)
     if name == "digits":

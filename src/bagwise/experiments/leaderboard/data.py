@@ -11,11 +11,10 @@ from torch import Tensor
 from bagwise.bags import Augment, ImageAugment
 from bagwise.bags.crops import RandomCrops
 from bagwise.bags.random_changes import RandomChanges
+from bagwise.bags.setting_checks import check_choice
 from bagwise.bags.swapped_columns import SwappedColumns
-from bagwise.bags.validation import check_choice
-from bagwise.experiments.datasets import DATASET_NAMES, load_dataset
+from bagwise.experiments.datasets import DATASET_NAMES, MIRRORED_DATASETS, load_dataset
 from bagwise.experiments.datasets.adult import load_adult
-from bagwise.experiments.grid import MIRRORED_DATASETS
 
 BENCHMARK_DATASETS = (*DATASET_NAMES, "adult")
 

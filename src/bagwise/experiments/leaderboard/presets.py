@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bagwise.bags.validation import check_choice, check_count
+from bagwise.bags.setting_checks import check_choice, check_count
 from bagwise.experiments.leaderboard.bag_kinds import BAG_KINDS
 from bagwise.experiments.leaderboard.contenders import CONTENDERS
 from bagwise.training import Recipe
