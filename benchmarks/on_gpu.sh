@@ -40,13 +40,8 @@ speed() { # carry/peers may hold OTT-JAX and POT, as `pip install --target` leav
   PYTHONPATH=src:carry/peers timeout 300 python3 benchmarks/gpu.py --record "$OUT/gpu.json" 2>&1 | tee "$OUT/gpu.log"
 }
 
-tiles() { # other constants for ragged bags; each is compiled for by a process of its own
-  local choice
-  for choice in "in use" "one bag to a program" "two bags to a program" "grids of 512" "twice the warps"; do
-    timeout 150 python3 benchmarks/gpu_tiles.py "$choice" > /dev/null 2>&1 &
-  done
-  wait
-  timeout 100 python3 benchmarks/gpu_tiles.py 2>&1 | tee "$OUT/gpu-tiles.log"
+tiles() { # other constants for ragged bags
+  timeout 200 python3 benchmarks/gpu_tiles.py 2>&1 | tee "$OUT/gpu-tiles.log"
 }
 
 unpack() { # official layouts, from the shards that have arrived so far

@@ -47,7 +47,8 @@ def launch_proportion(
     gradient: Tensor,
 ) -> None:
     """Write the loss `[bags]` and its derivative at the logits `[instances, classes]` for the bags of one launch."""
-    _proportion_kernel[(sum(launch.counts),)](
+    entries = launch.width * launch.block_k
+    _proportion_kernel[(launch.count,)](
         logits,
         offsets if order is None else order,
         offsets,
@@ -56,13 +57,14 @@ def launch_proportion(
         values,
         gradient,
         launch.first,
-        *launch.counts,
+        launch.count,
         DIVERGENCE=divergence,
         HAS_ORDER=order is not None,
         NUM_CLASSES=proportions.shape[1],
-        WIDTHS=launch.widths,
+        BAGS=1,
+        WIDTH=launch.width,
         BLOCK_K=launch.block_k,
-        num_warps=min(16, max(1, launch.widths[0] * launch.block_k // 512)),
+        num_warps=min(16, max(1, entries // 512)),
     )
 
 
@@ -104,7 +106,7 @@ def launch_large_proportion(
         )
 
 
-@triton.jit(do_not_specialize=["first", "count_0", "count_1", "count_2"])  # compiled once for all batches
+@triton.jit(do_not_specialize=["first", "count"])  # compiled once for all batches
 def _proportion_kernel(
     logits,
     order,
@@ -114,59 +116,15 @@ def _proportion_kernel(
     values,
     gradient,
     first,
-    count_0,
-    count_1,
-    count_2,
-    DIVERGENCE: tl.constexpr,
-    HAS_ORDER: tl.constexpr,
-    NUM_CLASSES: tl.constexpr,
-    WIDTHS: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    counts = (count_0, count_1, count_2)
-    program = tl.program_id(0)
-    for part in tl.static_range(len(WIDTHS)):
-        if (program >= 0) & (program < counts[part]):
-            _one_bag(
-                logits,
-                order,
-                offsets,
-                bags,
-                proportions,
-                values,
-                gradient,
-                program,
-                first,
-                counts[part],
-                DIVERGENCE,
-                HAS_ORDER,
-                NUM_CLASSES,
-                WIDTHS[part],
-                BLOCK_K,
-            )
-        program -= counts[part]
-        first += counts[part]
-
-
-@triton.jit
-def _one_bag(
-    logits,
-    order,
-    offsets,
-    bags,
-    proportions,
-    values,
-    gradient,
-    program,
-    first,
     count,
     DIVERGENCE: tl.constexpr,
     HAS_ORDER: tl.constexpr,
     NUM_CLASSES: tl.constexpr,
+    BAGS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    bag, exists, size, row, inside = find_bags(bags, offsets, order, program, first, count, HAS_ORDER, 1, WIDTH)
+    bag, exists, size, row, inside = find_bags(bags, offsets, order, first, count, HAS_ORDER, BAGS, WIDTH)
     z, counted = load_proportions(proportions, bag, exists & (size > 0), NUM_CLASSES, BLOCK_K)
     n = tl.maximum(size, 1).to(tl.float32)
     log_f, _ = log_softmax(load_logits(logits, row, inside, NUM_CLASSES, BLOCK_K))

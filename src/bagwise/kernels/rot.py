@@ -1,8 +1,8 @@
 r"""ROT of bags that fit on chip: log-softmax, the whole dual solve and the gradient in one launch.
 
 Notation as in `functional/rot_problem.py`: every row of the plan is U_j = softmax(x + S_j) with one shift x per bag,
-m = U1 / n and q ~ z exp(-x/beta). The residual r = log(q) - log(m) is constant at the solution, and the paper's
-Sinkhorn step is x <- x + tau r with tau = beta/(1+beta). Two things make it fast here:
+m = U1 and q ~ z exp(-x/beta). The residual r = log(n q) - log(m) is constant at the solution, and the paper's Sinkhorn
+step is x <- x + tau r with tau = beta/(1+beta). Two things make it fast here:
 
 1. Exponentials are taken at an anchor, W = exp(x_0 + S - top). From there a move of x only rescales the columns,
    W exp(x - x_0), so a step over the tile is two multiplications and two sums. Where x has moved far or a class has
@@ -53,7 +53,6 @@ class DualSteps:
 
     inverse_epsilon: float
     beta: float
-    inverse_beta: float
     gain: float  # of one step: tau, over-relaxed
     quarter: float  # rho^2 / 4, where the relaxed step contracts by rho
 
@@ -64,7 +63,7 @@ class DualSteps:
         beta = (1 - alpha) / (alpha * epsilon)
         tau = beta / (1 + beta)
         relaxation = 2 / (2 - tau)
-        return DualSteps(1 / epsilon, beta, 1 / beta, tau * relaxation, (tau * relaxation / 2) ** 2 / 4)
+        return DualSteps(1 / epsilon, beta, tau * relaxation, (tau * relaxation / 2) ** 2 / 4)
 
 
 def launch_rot(
@@ -81,9 +80,7 @@ def launch_rot(
 ) -> None:
     """Write the loss `[bags]` and its derivative at the logits `[instances, classes]` for the bags of one launch."""
     steps = DualSteps.of(alpha, epsilon)
-    bags_per_program = tuple(part.bags_per_program for part in launch.parts)
-    programs = sum(triton.cdiv(part.count, part.bags_per_program) for part in launch.parts)
-    _rot_kernel[(programs,)](
+    _rot_kernel[launch.grid](
         logits,
         offsets if order is None else order,
         offsets,
@@ -92,33 +89,33 @@ def launch_rot(
         values,
         gradient,
         launch.first,
-        *launch.counts,
+        launch.count,
         alpha,
         epsilon,
         steps.inverse_epsilon,
         steps.beta,
-        steps.inverse_beta,
         steps.gain,
         steps.quarter,
         MAX_STEPS=_MAX_STEPS,
         STEPS_PER_CHECK=_STEPS_PER_CHECK,
         HAS_ORDER=order is not None,
         NUM_CLASSES=proportions.shape[1],
-        BAGS=bags_per_program,
-        WIDTHS=launch.widths,
+        BAGS=launch.bags_per_program,
+        WIDTH=launch.width,
         BLOCK_K=launch.block_k,
         num_warps=_num_warps(launch),
-        enable_fp_fusion=False,  # threads hold copies of a sum, which must agree to the last bit: see `_solve_bags`
+        enable_fp_fusion=False,  # threads hold copies of a sum, which must agree to the last bit: see `_rot_kernel`
     )
 
 
 def _num_warps(launch: Launch) -> int:
-    """One warp for small tiles, so that no reduction has to leave it; few for a large one (measured)."""
-    entries = launch.parts[0].width * launch.block_k
-    return 1 if entries < 1024 or launch.parts[0].bags_per_program > 1 else max(2, entries // 2048)
+    """One warp for a small tile, so that no reduction has to leave it; few for a large one (measured)."""
+    if launch.entries < 1024 or launch.bags_per_program > 1:
+        return 1
+    return max(2, launch.entries // 2048)
 
 
-@triton.jit(do_not_specialize=["first", "count_0", "count_1", "count_2"])  # compiled once for all batches
+@triton.jit(do_not_specialize=["first", "count"])  # compiled once for all batches
 def _rot_kernel(
     logits,
     order,
@@ -128,76 +125,11 @@ def _rot_kernel(
     values,
     gradient,
     first,
-    count_0,
-    count_1,
-    count_2,
-    alpha,
-    epsilon,
-    inverse_epsilon,
-    beta,
-    inverse_beta,
-    gain,
-    quarter,
-    MAX_STEPS: tl.constexpr,
-    STEPS_PER_CHECK: tl.constexpr,
-    HAS_ORDER: tl.constexpr,
-    NUM_CLASSES: tl.constexpr,
-    BAGS: tl.constexpr,
-    WIDTHS: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    counts = (count_0, count_1, count_2)
-    program = tl.program_id(0)
-    for part in tl.static_range(len(WIDTHS)):
-        programs = tl.cdiv(counts[part], BAGS[part])
-        if (program >= 0) & (program < programs):
-            _solve_bags(
-                logits,
-                order,
-                offsets,
-                bags,
-                proportions,
-                values,
-                gradient,
-                program,
-                first,
-                counts[part],
-                alpha,
-                epsilon,
-                inverse_epsilon,
-                beta,
-                inverse_beta,
-                gain,
-                quarter,
-                MAX_STEPS,
-                STEPS_PER_CHECK,
-                HAS_ORDER,
-                NUM_CLASSES,
-                BAGS[part],
-                WIDTHS[part],
-                BLOCK_K,
-            )
-        program -= programs
-        first += counts[part]
-
-
-@triton.jit
-def _solve_bags(
-    logits,
-    order,
-    offsets,
-    bags,
-    proportions,
-    values,
-    gradient,
-    program,
-    first,
     count,
     alpha,
     epsilon,
     inverse_epsilon,
     beta,
-    inverse_beta,
     gain,
     quarter,
     MAX_STEPS: tl.constexpr,
@@ -208,7 +140,7 @@ def _solve_bags(
     WIDTH: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    bag, exists, size, row, inside = find_bags(bags, offsets, order, program, first, count, HAS_ORDER, BAGS, WIDTH)
+    bag, exists, size, row, inside = find_bags(bags, offsets, order, first, count, HAS_ORDER, BAGS, WIDTH)
     z, counted = load_proportions(proportions, bag, exists & (size > 0), NUM_CLASSES, BLOCK_K)
     n = tl.maximum(size, 1).to(tl.float32)  # [BAGS]
     s = load_logits(logits, row, inside, NUM_CLASSES, BLOCK_K)
@@ -225,10 +157,7 @@ def _solve_bags(
     infeasible = tl.max((hopeless & inside & is_number).to(tl.int32), axis=1) > 0  # [BAGS]
     offset = best_log_f(log_f, support, is_number) * inverse_epsilon
 
-    # Masses are in shares of the bag: the error of a fast logarithm grows with its value and changes at random from
-    # step to step, so that counts of a thousand instances would seldom seem to agree.
-    log_z = log2(tl.where(support, z, 1.0))
-    per_instance = (1.0 / n)[:, None]
+    log_nz = log2(n)[:, None] + log2(tl.where(support, z, 1.0))
     moving = support & counted[:, None]
     # Each starts as a tensor of its own: Triton overlooks a loop variable that takes over another's first value.
     x = tl.zeros([BAGS, BLOCK_K], dtype=tl.float32)
@@ -244,7 +173,7 @@ def _solve_bags(
     # wait for those that left, for ever. The copies agree because a + b = b + a; fused, a b + c, they would not.
     while (state > 0) & (steps < MAX_STEPS):
         if state == 2:
-            x = _log_domain_step(scores, inside, moving, x, log_z, per_instance, inverse_beta, gain)
+            x = _log_domain_step(scores, inside, moving, x, log_nz, beta, gain)
             shifted = scores + x[:, None, :]
             top = tl.max(shifted, axis=2)
             weights = exp2(shifted - top[:, :, None])
@@ -255,16 +184,16 @@ def _solve_bags(
         for _ in tl.static_range(STEPS_PER_CHECK):
             scaled = weights * exp2(x - anchor)[:, None, :]
             share = tl.where(inside, reciprocal(tl.sum(scaled, axis=2)), 0.0)
-            m = tl.sum(scaled * share[:, :, None], axis=1) * per_instance
-            residual = tl.where(moving, log_z - x * inverse_beta - log2(tl.maximum(m, _NO_MASS)), 0.0)
+            m = tl.sum(scaled * share[:, :, None], axis=1)
+            residual = tl.where(moving, log_nz - x / beta - log2(tl.maximum(m, _NO_MASS)), 0.0)
             ahead = earlier + momentum * (x + gain * residual - earlier)
             ahead = tl.minimum(tl.maximum(ahead, anchor - _LIMIT), anchor + _LIMIT)
             earlier = x
             x = ahead
             momentum = 1.0 / (1.0 - quarter * tl.where(momentum == 1.0, 2.0, momentum))
         steps += STEPS_PER_CHECK
-        q = tl.where(moving, exp2(tl.minimum(log_z - earlier * inverse_beta, 100.0)), 0.0)
-        error = tl.where(counted, n * plan_error(m, q, residual, beta), 0.0)
+        q = tl.where(moving, exp2(tl.minimum(log_nz - earlier / beta, 100.0)), 0.0)
+        error = tl.where(counted, plan_error(m, q, residual, n, beta), 0.0)
         lost = moving & ((tl.abs(x - anchor) > _FAR) | ((m < _NO_MASS) & (q > _SOME_MASS)))
         verdict = tl.where(error > allowed_error(n, beta, _ROUNDING), 1 + tl.max(lost.to(tl.int32), axis=1), 0)
         state = tl.max(verdict, axis=0)
@@ -284,15 +213,15 @@ def _solve_bags(
 
 
 @triton.jit
-def _log_domain_step(scores, inside, moving, x, log_z, per_instance, inverse_beta, gain):
+def _log_domain_step(scores, inside, moving, x, log_nz, beta, gain):
     """One relaxed Sinkhorn step that no underflow can hurt."""
     shifted = scores + x[:, None, :]
     top = tl.max(shifted, axis=2)
     log_partition = top + log2(tl.sum(exp2(shifted - top[:, :, None]), axis=2))
     log_plan = tl.where(inside[:, :, None] & moving[:, None, :], shifted - log_partition[:, :, None], -INF)
     peak = tl.where(moving, tl.max(log_plan, axis=1), 0.0)
-    log_m = peak + log2(tl.sum(exp2(log_plan - peak[:, None, :]), axis=1) * per_instance)
-    return tl.where(moving, x + gain * (log_z - x * inverse_beta - log_m), 0.0)
+    log_m = peak + log2(tl.sum(exp2(log_plan - peak[:, None, :]), axis=1))
+    return tl.where(moving, x + gain * (log_nz - x / beta - log_m), 0.0)
 
 
 @triton.jit
@@ -302,20 +231,20 @@ def last_step(x, residual, beta):
 
 
 @triton.jit
-def plan_error(m, q, residual, beta):
-    """Square of a bound on the error of a plan's entries, over n, `[BAGS]`: beta KL(m | q) / 2, m and q in shares.
+def plan_error(m, q, residual, n, beta):
+    """Square of a bound on the error of a plan's entries `[BAGS]`, n beta KL(m/n | q) / 2 with q on the simplex.
 
     Near the solution KL is half the square of the log ratio d, weighted by m or by q; their mean is used, so that a
     class which has mass on one side only is seen from either.
     """
     total = tl.sum(q, axis=1)[:, None]
-    d = (residual - log2(total)) * LN_2
-    return tl.sum((m + q / total) * d * d, axis=1) * (beta / 8)
+    d = (residual - log2(total / n[:, None])) * LN_2
+    return tl.sum((m + q * (n[:, None] / total)) * d * d, axis=1) * (beta / 8)
 
 
 @triton.jit
 def allowed_error(n, beta, ROUNDING: tl.constexpr):
-    """What n times `plan_error` may come to `[BAGS]`; ROUNDING: what it is by rounding alone, per instance and beta."""
+    """What `plan_error` may come to `[BAGS]`; ROUNDING is what it comes to by rounding alone, per instance and beta."""
     return n * beta * ROUNDING + _PLAN_ERROR * _PLAN_ERROR
 
 

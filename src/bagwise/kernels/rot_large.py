@@ -190,6 +190,7 @@ def _large_rot_kernel(
         # Masses are in shares of the bag, and their logarithms are exact ones: the error of a fast logarithm grows with
         # its value and changes at random from step to step, so that a bag of a million would never be done.
         log_z = tl.log2(tl.where(support, z, 1.0))
+        whole = tl.full([1], 1.0, dtype=tl.float32)
         moving = support & counted[:, None]
         # Each starts as a tensor of its own: Triton overlooks a loop variable that takes over another's first value.
         x = tl.zeros([1, BLOCK_K], dtype=tl.float32)
@@ -224,7 +225,7 @@ def _large_rot_kernel(
             log_m = peak + tl.log2(tl.maximum(m, _NO_MASS))
             residual = tl.where(moving, log_z - x / beta - log_m, 0.0)
             q = tl.where(moving, exp2(tl.minimum(log_z - x / beta, 100.0)), 0.0)
-            error = tl.where(counted, n * plan_error(m * exp2(peak), q, residual, beta), 0.0)
+            error = tl.where(counted, n * plan_error(m * exp2(peak), q, residual, whole, beta), 0.0)
             lost = moving & (log_m < _LOG_NO_MASS) & (q > _SOME_MASS)
             verdict = tl.where(error > allowed_error(n, beta, _ROUNDING), 1 + tl.max(lost.to(tl.int32), axis=1), 0)
             state = tl.max(verdict, axis=0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, pairwise
 
 import triton
 import triton.language as tl
@@ -22,98 +21,68 @@ INF = tl.constexpr(float("inf"))
 
 _RESIDENT_ENTRIES = 16_384  # a larger tile does not fit into the registers of one program
 _WAVE_ENTRIES = 2**20  # about what all programs that run at once can hold
-_ONE_WARP_ENTRIES = 512  # the largest tile of one bag that is left to a single warp
-_SHARED_ENTRIES, _SHARED_BAGS = 1_024, 4  # bags that share a program have at most so many entries together...
-_FULL_GRID = 1_024  # ...and share it when there are more of them than this, which keeps the GPU busy
-_MAX_PARTS = 3  # of a launch; each is a copy of the kernel's code
-
-
-@dataclass(frozen=True)
-class Part:
-    """Bags that have tiles of one shape.
-
-    Attributes:
-        count: number of bags.
-        width: instances of a bag, padded.
-        bags_per_program: small bags can share a program, which hides the latency of one by working on the others.
-    """
-
-    count: int
-    width: int
-    bags_per_program: int
-
-    @staticmethod
-    def of(count: int, width: int, block_k: int) -> Part:
-        """Choose how many bags share a program: the power of two below what fits."""
-        bags = min(_SHARED_ENTRIES // (width * block_k), _SHARED_BAGS, count // _FULL_GRID)
-        return Part(count, width, 2 ** (max(1, bags).bit_length() - 1))
+_SHARED_ENTRIES = (256, 1_024)  # bags of at least so many entries share a program, up to so many together...
+_FULL_GRID = 1_024  # ...when there are more of them than this, which keeps the GPU busy
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Bags `first` and following of those sorted by size.
-
-    A launch costs microseconds, and two of them seldom run side by side: bags with different tiles are parts of one
-    launch where a warp can serve either.
+    """Bags `first` to `first + count` of those sorted by size, all with at most `width` instances.
 
     Attributes:
         first: of the bags sorted by size.
+        count: number of bags.
+        width: instances of a bag, padded.
         block_k: classes, padded.
-        parts: bag after bag, the wider ones first; at most `_MAX_PARTS`.
+        bags_per_program: small bags can share a program, which hides the latency of one by working on the others.
     """
 
     first: int
+    count: int
+    width: int
     block_k: int
-    parts: tuple[Part, ...]
+    bags_per_program: int
+
+    @staticmethod
+    def of(first: int, count: int, width: int, block_k: int) -> Launch:
+        """Choose the shape of the tiles."""
+        least, most = _SHARED_ENTRIES
+        entries = width * block_k
+        bags = min(most // entries, count // _FULL_GRID) if entries >= least else 1
+        return Launch(first, count, width, block_k, 2 ** (max(1, bags).bit_length() - 1))  # the power of two below
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of bags of each of `_MAX_PARTS` parts."""
-        return (*[part.count for part in self.parts], *[0] * (_MAX_PARTS - len(self.parts)))
+    def entries(self) -> int:
+        """Size of a tile."""
+        return self.bags_per_program * self.width * self.block_k
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        """Width of each part."""
-        return tuple(part.width for part in self.parts)
+    def grid(self) -> tuple[int]:
+        """Number of programs."""
+        return (triton.cdiv(self.count, self.bags_per_program),)
 
 
 @lru_cache(maxsize=256)
 def plan_launches(widths: tuple[int, ...], counts: tuple[int, ...], num_classes: int) -> tuple[int, tuple[Launch, ...]]:
     """Return how many of the sizes are too large for one tile, and launches for the bags of the others.
 
-    Padding costs nothing while the GPU is not full: where tiles take several warps, smaller bags join the launch of
-    larger ones as long as all of it runs at once. What a warp can serve alone is one launch, of several parts.
+    A launch costs microseconds, padding costs nothing while the GPU is not full: smaller bags join the launch of
+    larger ones as long as all of it runs at once.
     """
     block_k = class_block(num_classes)
-    padded = [(max(2, width), count) for width, count in zip(widths, counts, strict=True)]
-    large = sum(width * block_k > _RESIDENT_ENTRIES for width, _ in padded)
-    narrow = [size for size in padded[large:] if size[0] * block_k <= _ONE_WARP_ENTRIES]
-    wide: list[tuple[int, int]] = []
-    for width, count in padded[large : len(padded) - len(narrow)]:
-        if wide and (wide[-1][1] + count) * wide[-1][0] * block_k <= _WAVE_ENTRIES:
-            wider, before = wide.pop()
-            wide.append((wider, before + count))
+    large, position = 0, 0
+    parts: list[tuple[int, int, int]] = []  # first, count, width
+    for width, count in zip(widths, counts, strict=True):
+        padded = max(2, width)
+        if padded * block_k > _RESIDENT_ENTRIES:
+            large += 1
+        elif parts and (parts[-1][1] + count) * parts[-1][2] * block_k <= _WAVE_ENTRIES:
+            first, before, wider = parts.pop()
+            parts.append((first, before + count, wider))
         else:
-            wide.append((width, count))
-    groups = [[size] for size in wide]
-    if narrow:
-        groups.append(_with_least_padding(narrow))
-    launches: list[Launch] = []
-    position = sum(counts[:large])
-    for group in groups:
-        parts = tuple(Part.of(count, width, block_k) for width, count in group)
-        launches.append(Launch(position, block_k, parts))
-        position += sum(part.count for part in parts)
-    return large, tuple(launches)
-
-
-def _with_least_padding(sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join neighbouring (width, count), the widest first, into `_MAX_PARTS` at most, each as wide as its widest."""
-    cuts = range(1, len(sizes))
-    splits = combinations(cuts, min(_MAX_PARTS, len(sizes)) - 1)
-    ways = [[sizes[begin:end] for begin, end in pairwise((0, *split, len(sizes)))] for split in splits]
-    joined = [[(part[0][0], sum(count for _, count in part)) for part in way] for way in ways]
-    return min(joined, key=lambda way: sum(width * count for width, count in way))
+            parts.append((position, count, padded))
+        position += count
+    return large, tuple(Launch.of(*part, block_k) for part in parts)
 
 
 def class_block(num_classes: int) -> int:
@@ -122,14 +91,9 @@ def class_block(num_classes: int) -> int:
 
 
 @triton.jit
-def find_bags(
-    bags, offsets, order, program, first, count, HAS_ORDER: tl.constexpr, BAGS: tl.constexpr, WIDTH: tl.constexpr
-):
-    """A program's bags `[BAGS]`, which of them exist, their sizes, their rows `[BAGS, WIDTH]`, which are real.
-
-    Programs are counted within their part of the launch, whose bags are `first` to `first + count`.
-    """
-    slot = program * BAGS + tl.arange(0, BAGS)
+def find_bags(bags, offsets, order, first, count, HAS_ORDER: tl.constexpr, BAGS: tl.constexpr, WIDTH: tl.constexpr):
+    """This program's bags `[BAGS]`, which of them exist, their sizes, their rows `[BAGS, WIDTH]`, which are real."""
+    slot = tl.program_id(0) * BAGS + tl.arange(0, BAGS)
     exists = slot < count
     bag = tl.load(bags + first + slot, mask=exists, other=0)
     start = tl.load(offsets + bag, mask=exists, other=0)
