@@ -109,7 +109,8 @@ def fit_probe_network(
 
     The rows of held-out bags are neighbours like all others: only their proportions are kept from it. The inputs of
     all rows are in memory at once. The history has one entry, which also tells the "rounds" of smoothing, the number of
-    "directions" and the divergences of held-out folds that chose them ("candidates").
+    "directions", whether the head is "self_taught", and the divergences of held-out folds that chose all this
+    ("candidates").
     """
     proportions = bags.proportions.clone()
     proportions[torch.from_numpy(held_out)] = torch.nan
@@ -119,10 +120,12 @@ def fit_probe_network(
         "loss": float(bag_kl(fit.logits, bags.layout, proportions)),
         "rounds": fit.rounds,
         "directions": fit.directions,
+        "self_taught": fit.self_taught,
         "candidates": [
             {"rounds": rounds, "directions": count, "kl": divergence}
             for (rounds, count), divergence in fit.criterion.items()
         ],
+        "kl_self_taught": fit.self_taught_criterion,
     }
     if held_out.any():
         hidden = torch.where(torch.from_numpy(held_out)[:, None], bags.proportions, torch.nan)

@@ -79,7 +79,7 @@ def test_held_out_bags_are_judged_and_not_learned_from(wards):
 
 def test_settings_reach_the_probe_and_are_checked(wards):
     X, _, bags, counts = wards
-    settings = {"neighbours": 5, "rounds": 1, "directions": 1}
+    settings = {"neighbours": 5, "rounds": 1, "directions": 1, "self_taught": False}
     model = ProportionClassifier("probe", method_parameters=settings, counts=True, random_state=0)
     assert model.fit(X, bags=bags, proportions=counts).history_[0]["directions"] == 1
     assert int(model.network_.neighbours) == 5

@@ -79,12 +79,16 @@ def test_the_rule_by_which_an_epoch_was_kept_is_the_real_one():
 
 
 def test_a_probe_has_no_epochs():
-    entry = {"rounds": 2, "directions": 16, "candidates": [{}] * 8}
-    assert trained("probe", [entry], 1) == (
+    entry = {"rounds": 2, "directions": 16, "self_taught": False, "candidates": [{}] * 8}
+    plain = (
         "A probe, a linear head on 16 directions of rows averaged with their nearest ones in 2 rounds. Of 8 such "
         "settings, this one met bags that were left out in turn most closely."
     )
-    as_set = trained("probe", [{"rounds": 0, "directions": 1, "candidates": [{}]}], 1)
+    assert trained("probe", [entry], 1) == plain
+    assert trained("probe", [{**entry, "self_taught": True}], 1) == (
+        f"{plain} Its labels of the rows then taught a head on the rows as they are, which is the one that is used."
+    )
+    as_set = trained("probe", [{"rounds": 0, "directions": 1, "self_taught": False, "candidates": [{}]}], 1)
     assert as_set == "A probe, a linear head on 1 direction of the rows as they are. No other setting was tried."
 
 

@@ -1,8 +1,8 @@
-"""How many directions the bags can teach: chosen by the proportions of held-out bags."""
+"""What the bags can teach, by the proportions of held-out bags."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,13 +11,24 @@ from torch import Tensor
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.seeds import derived_seed
 from bagwise.probe.head import BagsInOrder, fit_head
+from bagwise.probe.self_teaching import self_taught_head
 
-_FOLDS = 3
+_FOLDS, _FOLDS_OF_FEW = 3, 6
+_FEW_BAGS = 24  # a third of which would be missed
+
+
+def folds(known: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the bags to fit on and the bags to hold out, so that each of `known`, at least 2, is held out once."""
+    order = np.random.default_rng(derived_seed(seed, "probe folds")).permutation(known)
+    count = min(len(known), _FOLDS_OF_FEW if len(known) < _FEW_BAGS else _FOLDS)
+    for fold in range(count):
+        held_out = np.sort(order[fold::count])
+        yield np.setdiff1d(known, held_out), held_out
 
 
 def held_out_divergence(
     rows: Tensor, layout: BagLayout, proportions: Tensor, known: np.ndarray, candidates: Sequence[int], seed: int
-) -> dict[int, float]:
+) -> dict[int, Tensor]:
     """Score numbers of leading directions by bags that the head was not fitted on.
 
     Args:
@@ -29,17 +40,43 @@ def held_out_divergence(
         seed: which bags are held out together.
 
     Returns:
-        The mean KL(known | predicted) of held-out bags, by candidate. The rows of all bags may have been smoothed
-        together: that reads no proportions.
+        KL(known | predicted) of the bags, each held out once, by candidate; in the same order for all. The rows of all
+        bags may have been smoothed together: that reads no proportions.
     """
-    order = np.random.default_rng(derived_seed(seed, "probe folds")).permutation(known)
     divergences: dict[int, list[Tensor]] = {count: [] for count in candidates}
-    for fold in range(min(_FOLDS, len(known))):
-        held_out = np.sort(order[fold::_FOLDS])
+    for fitted_on, held_out in folds(known, seed):
         test = BagsInOrder.of(rows, layout, proportions, held_out)
-        training = BagsInOrder.of(rows, layout, proportions, np.setdiff1d(known, held_out))
+        training = BagsInOrder.of(rows, layout, proportions, fitted_on)
         head = None
         for count in candidates:
             head = fit_head(training.narrowed(count), start=head)
             divergences[count].append(test.narrowed(count).divergence(head))
-    return {count: float(torch.cat(parts).mean()) for count, parts in divergences.items()}
+    return {count: torch.cat(parts) for count, parts in divergences.items()}
+
+
+def held_out_divergence_of_self_taught(
+    seen: Tensor, rows: Tensor, layout: BagLayout, proportions: Tensor, known: np.ndarray, seed: int
+) -> Tensor:
+    """Score heads that learn from labels, the first of which come from a head on what is `seen [rows, directions]`.
+
+    The labels of held-out bags are never apportioned. Returns the same as `held_out_divergence`.
+    """
+    divergences: list[Tensor] = []
+    for fitted_on, held_out in folds(known, seed):
+        start = fit_head(BagsInOrder.of(seen, layout, proportions, fitted_on))
+        shown = proportions.clone()
+        shown[torch.from_numpy(held_out).to(shown.device)] = torch.nan
+        head = self_taught_head(rows, layout, shown, probabilities(seen, start))
+        divergences.append(BagsInOrder.of(rows, layout, proportions, held_out).divergence(head))
+    return torch.cat(divergences)
+
+
+def probabilities(rows: Tensor, head: Tensor) -> Tensor:
+    """Return what a head `[width + 1, classes]` says of `rows [rows, width]`."""
+    return torch.addmm(head[-1].float(), rows, head[:-1].float()).softmax(dim=1)
+
+
+def is_clearly_better(divergence: Tensor, than: Tensor) -> bool:
+    """Whether bags, `[bags]` each, are met more closely by more than a standard error of the difference."""
+    gain = than - divergence
+    return float(gain.mean()) > float(gain.std(correction=0)) / (len(gain) - 1) ** 0.5

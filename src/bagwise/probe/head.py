@@ -97,12 +97,12 @@ def fit_head(bags: BagsInOrder, *, start: Tensor | None = None) -> Tensor:
 
     options = {"maxiter": _MOST_STEPS, "maxcor": 20, "ftol": _SMALLEST_GAIN, "gtol": 0.0}
     begin = (first * scales).flatten().cpu().numpy()
-    with _blas_of_scipy().limit(limits=1):
+    with blas_of_scipy().limit(limits=1):
         return as_head(minimize(value_and_gradient, begin, jac=True, method="L-BFGS-B", options=options).x)
 
 
 @cache
-def _blas_of_scipy() -> ThreadpoolController:
+def blas_of_scipy() -> ThreadpoolController:
     """The OpenBLAS that NumPy and SciPy bring along.
 
     L-BFGS-B asks it for products of a few numbers, and its threads, which wait for more by spinning, take the cores

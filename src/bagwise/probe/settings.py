@@ -15,11 +15,14 @@ class Probe:
         neighbours: how many of the nearest rows a row is averaged with.
         rounds: how many times; 0 leaves the features as they are. None chooses 0 or 2 by held-out bags.
         directions: number of principal directions that the classifier sees; None chooses 8 to 64 by held-out bags.
+        self_taught: whether it then goes on to learn from its own labels of the rows, as they are and in many
+            directions; None chooses by held-out bags.
     """
 
     neighbours: int = 20
     rounds: int | None = None
     directions: int | None = None
+    self_taught: bool | None = None
 
     def __post_init__(self) -> None:
         check_count("neighbours", self.neighbours)

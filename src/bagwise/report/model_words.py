@@ -60,7 +60,10 @@ def _probe_in_words(entry: dict[str, Any]) -> str:
     choice = f"Of {tried} such settings, this one met bags that were left out in turn most closely."
     if tried == 1:
         choice = "No other setting was tried."
-    return f"A probe, a linear head on {_count(entry['directions'], 'direction')} of {rows}. {choice}"
+    text = f"A probe, a linear head on {_count(entry['directions'], 'direction')} of {rows}. {choice}"
+    if entry["self_taught"]:
+        text += " Its labels of the rows then taught a head on the rows as they are, which is the one that is used."
+    return text
 
 
 def _self_training_in_words(

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from bagwise.bags import Augment, Bags
 from bagwise.bags.setting_checks import check_count
 from bagwise.bags.validation import check_probabilities
+from bagwise.functional.labelling import Labelling
 from bagwise.networks import split_head
-from bagwise.probe import fit_probe
-from bagwise.self_training.labelling import Labelling
+from bagwise.probe import Probe, fit_probe
 from bagwise.self_training.stage import History, describe, launch_stage, run_stage
 from bagwise.self_training.teaching import Teaching
 from bagwise.training.devices import tuned_convolutions
@@ -176,5 +176,7 @@ def probabilities_by_probe(
     """Return the probabilities `[instances, classes]` of a probe on the features of `network`'s body."""
     device = next(network.parameters()).device
     features = Predictor(bags.instances, normalise, 2048).logits(split_head(network)[0])
-    fit = fit_probe(features, bags.layout, bags.proportions, seed=seed, device=device)
+    # what follows rests on labels of its own in any case
+    probe = Probe(self_taught=True)
+    fit = fit_probe(features, bags.layout, bags.proportions, probe=probe, seed=seed, device=device)
     return fit.logits.softmax(dim=1)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from bagwise.bags import Augment, Bags
+from bagwise.functional.labelling import Labelling
 from bagwise.functional.proportion import bag_kl
 from bagwise.probe import fit_probe
 from bagwise.self_training.em import self_train
 from bagwise.self_training.instances import ShuffledInstances
-from bagwise.self_training.labelling import Labelling
 from bagwise.self_training.stage import launch_stage
 from bagwise.training.evaluation import Normalise, Predictor
 from bagwise.training.recipe import Recipe

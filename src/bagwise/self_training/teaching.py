@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from bagwise.bags import Augment, Bags
 from bagwise.bags.data import take
 from bagwise.bags.seeds import derived_seed
+from bagwise.functional.labelling import Labelling, apportioned, is_sure, mixed, sharpened
 from bagwise.metrics import bag_metrics
 from bagwise.self_training.instances import ShuffledInstances
-from bagwise.self_training.labelling import Labelling, apportioned, is_sure, mixed, sharpened
 from bagwise.training.checkpoint import Checkpoint
 from bagwise.training.evaluation import evaluation_mode
 from bagwise.training.randomness import private_randomness

@@ -63,7 +63,8 @@ class ByProbe:
         seconds = time.perf_counter() - started
         network = nn.Sequential(body, fit.network).to(features.device).eval()
         fitted = {"loss": math.nan, "seconds": seconds, "evaluation": task.evaluator()(network)}
-        criterion = f"KL of held-out bags: {fit.directions} directions"
+        taught = ", then self-taught" if fit.self_taught else ""
+        criterion = f"KL of held-out bags: {fit.directions} directions{taught}"
         selection = Selection(criterion, task.bags.num_bags, 0, 0, ())
         outcome = Outcome(network, selection, Candidate(None), task.recipe, *_joined(selection, history, [fitted]))
         return Attempt(outcome, passes)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bagwise.bags import BagLayout
 from bagwise.functional import apportion
-from bagwise.self_training.labelling import Labelling, apportioned, is_sure, mixed, sharpened
+from bagwise.functional.labelling import Labelling, apportioned, is_sure, mixed, sharpened
 
 
 def random_bank(instances, classes, seed=0):

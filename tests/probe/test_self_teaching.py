@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+import torch
+
+from bagwise.bags import BagLayout
+from bagwise.probe import Probe, choice, fit_probe, self_teaching
+from bagwise.probe.self_teaching import self_taught_head
+from reference.self_teaching import head_by_turns
+
+
+def accuracy(logits, labels):
+    return float((logits.argmax(dim=1) == labels).float().mean())
+
+
+def test_a_head_by_turns_is_that_of_a_loop(generator, monkeypatch):
+    monkeypatch.setattr(self_teaching, "_TURNS", 3)
+    bag_of = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 0, 1])
+    rows = torch.randn(len(bag_of), 3, generator=generator)
+    proportions = torch.tensor([[0.5, 0.3, 0.2], [0.25, 0.25, 0.5], [torch.nan] * 3])
+    start = torch.rand(len(bag_of), 3, generator=generator).add(0.1)
+    start /= start.sum(dim=1, keepdim=True)
+    head = self_taught_head(rows, BagLayout.from_index(bag_of, 3), proportions, start)
+    expected = head_by_turns(
+        rows.double().numpy(),
+        [np.flatnonzero(bag_of.numpy() == bag) for bag in range(3)],
+        [*proportions[:2].double().numpy(), None],
+        start.double().numpy(),
+        turns=3, steps=5, ridge=1e-4, temperature=0.75, cut=0.8, least=0.5, memory=0.3,
+    )  # fmt: skip
+    np.testing.assert_allclose(head, expected, rtol=0.02, atol=0.02)
+
+
+def test_rows_teach_what_bags_cannot(clusters):
+    features, layout, proportions, labels = clusters(num_bags=4, num_classes=4, spread=0.9)
+    new, _, _, their_labels = clusters(num_bags=4, num_classes=4, spread=0.9, seed=5)
+    plain, taught = (
+        fit_probe(features, layout, proportions, probe=Probe(rounds=0, directions=2, self_taught=how))
+        for how in (False, True)
+    )
+    assert (plain.self_taught, taught.self_taught) == (False, True)
+    assert plain.self_taught_criterion is None
+    assert accuracy(taught.logits, labels) > accuracy(plain.logits, labels) + 0.02
+    assert accuracy(taught.network(new), their_labels) > accuracy(plain.network(new), their_labels) + 0.02
+    torch.testing.assert_close(taught.network(features), taught.logits, rtol=1e-3, atol=1e-3)
+    assert len(taught.network.bank) == 0  # new rows need no neighbours
+
+
+def test_held_out_bags_decide_and_their_proportions_are_not_shown(clusters, monkeypatch):
+    features, layout, proportions, _ = clusters()
+    shown = []
+
+    def spy(rows, layout, proportions, start):
+        shown.append(proportions.isnan().all(dim=1))
+        return self_taught_head(rows, layout, proportions, start)
+
+    monkeypatch.setattr(choice, "self_taught_head", spy)
+    fit = fit_probe(features, layout, proportions)
+    held_out = torch.stack(shown)
+    assert held_out.sum(dim=0).tolist() == [1] * 6  # each bag once
+    assert fit.self_taught_criterion > 0
+    if fit.self_taught:
+        assert fit.self_taught_criterion < fit.criterion[fit.rounds, fit.directions]
+
+
+@pytest.mark.parametrize(("num_bags", "count"), [(2, 2), (5, 5), (12, 6), (23, 6), (24, 3), (100, 3)])
+def test_every_bag_is_held_out_once(num_bags, count):
+    known = np.arange(3, 3 + num_bags)
+    parts = list(choice.folds(known, seed=1))
+    assert len(parts) == count
+    np.testing.assert_array_equal(np.sort(np.concatenate([held_out for _, held_out in parts])), known)
+    for fitted_on, held_out in parts:
+        np.testing.assert_array_equal(np.sort(np.concatenate([fitted_on, held_out])), known)
+
+
+def test_better_means_by_more_than_a_standard_error():
+    than = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert choice.is_clearly_better(than - 0.1, than)
+    assert not choice.is_clearly_better(than, than)
+    assert not choice.is_clearly_better(than - torch.tensor([1.0, -1.0, 1.0, -0.5]), than)
