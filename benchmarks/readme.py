@@ -80,6 +80,35 @@ def gpu():
     )
 
 
+def self_training():
+    """Self-training of a network that was pretrained without proportions, and the probe that it starts from."""
+    rows, records = [], [json.loads(path.read_text()) for path in (RECORDS / "self_training").glob("cifar10-*-seed*")]
+    by_probe = {}
+    for row in read("probe")["cifar10, pretrained features"]["measured"]:
+        by_probe.setdefault(row["bag_size"], []).append(row)
+    trained = {record["bag_size"]: record for record in records}
+    for size, fits in by_probe.items():
+        found = [100 * fit["accuracy"] for fit in fits]
+        cells = [
+            f"{size:,}",
+            f"{fits[0]['num_bags']:,}",
+            f"{statistics.mean(found):.1f} ± {statistics.stdev(found):.1f}",
+        ]
+        if record := trained.get(size):
+            accuracy, epochs = record["history"][-1]["evaluation"]["accuracy"], record["recipe"]["epochs"]
+            cells += [f"{100 * accuracy:.1f}", f"{epochs}", f"{record['seconds']:.0f} s"]
+        rows.append([*cells, *[""] * (6 - len(cells))])
+    header = ["CIFAR-10, bags of", "bags", "`probe`", "self-training", "its epochs", "pretraining and all"]
+    pretraining, seconds = records[0]["pretraining"], max(row["seconds"] for fits in by_probe.values() for row in fits)
+    return (
+        f"{table(header, rows)}\n\nTest accuracy in %. ResNet-18, pretrained once without proportions and without labels "
+        f"({pretraining['recipe']['epochs']} epochs, {pretraining['seconds']:.0f} s of one "
+        f"{records[0]['provenance']['hardware']}; with all labels a linear head on its features gets "
+        f"{100 * pretraining['scores']['linear']:.1f}). `probe`: mean and standard deviation over three draws of bags, at "
+        f"most {seconds:.0f} s on one CPU core. Self-training: one seed, last epoch."
+    )
+
+
 def adult():
     """AUC on the test people of Adult: mean over the seeds, and standard deviation."""
     found = {}
@@ -122,7 +151,7 @@ def accuracy_estimate():
 def main():
     path = ROOT / "README.md"
     text = path.read_text(encoding="utf-8")
-    for draw in (losses, gpu, adult, accuracy_estimate):
+    for draw in (losses, gpu, self_training, adult, accuracy_estimate):
         updated = update_region(text, f"benchmarks/{draw.__name__}", draw())
         if updated is None:
             raise ValueError(f"README.md has no region for results:benchmarks/{draw.__name__}.")

@@ -136,7 +136,8 @@ def run_command(arguments):
                 {k: round(v, 5) if isinstance(v, float) else v for k, v in entry.items()} for entry in result.history
             ],
         }
-        (arguments.out / f"{dataset.name}-{name}-seed{arguments.seed}.json").write_text(json.dumps(record, indent=1))
+        path = arguments.out / f"{dataset.name}-{key}-{size}-seed{arguments.seed}.json"
+        path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def on_this_machine():

@@ -119,6 +119,12 @@ def test_without_git_the_commit_is_unknown_unless_the_environment_names_it(monke
     assert collect_provenance().commit == "abc123"
 
 
+def test_the_commit_that_the_environment_names_is_taken_also_where_there_is_git(monkeypatch):
+    monkeypatch.setenv("BAGWISE_COMMIT", "abc123")
+    provenance = collect_provenance()
+    assert (provenance.commit, provenance.dirty) == ("abc123", None)
+
+
 def test_a_repository_around_an_installed_bagwise_is_not_its_commit(monkeypatch, tmp_path):
     from bagwise.experiments import provenance
 

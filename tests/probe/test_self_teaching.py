@@ -4,6 +4,7 @@ import torch
 
 from bagwise.bags import BagLayout
 from bagwise.probe import Probe, choice, fit_probe, self_teaching
+from bagwise.probe import fit as fitting
 from bagwise.probe.self_teaching import self_taught_head
 from reference.self_teaching import head_by_turns
 
@@ -57,9 +58,7 @@ def test_held_out_bags_decide_and_their_proportions_are_not_shown(clusters, monk
     fit = fit_probe(features, layout, proportions)
     held_out = torch.stack(shown)
     assert held_out.sum(dim=0).tolist() == [1] * 6  # each bag once
-    assert fit.self_taught_criterion > 0
-    if fit.self_taught:
-        assert fit.self_taught_criterion < fit.criterion[fit.rounds, fit.directions]
+    assert fit.self_taught == (fit.self_taught_criterion < fit.criterion[fit.rounds, fit.directions])
 
 
 @pytest.mark.parametrize(("num_bags", "count"), [(2, 2), (5, 5), (12, 6), (23, 6), (24, 3), (100, 3)])
@@ -72,8 +71,9 @@ def test_every_bag_is_held_out_once(num_bags, count):
         np.testing.assert_array_equal(np.sort(np.concatenate([fitted_on, held_out])), known)
 
 
-def test_better_means_by_more_than_a_standard_error():
-    than = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    assert choice.is_clearly_better(than - 0.1, than)
-    assert not choice.is_clearly_better(than, than)
-    assert not choice.is_clearly_better(than - torch.tensor([1.0, -1.0, 1.0, -0.5]), than)
+def test_many_rows_are_not_taught_unless_asked_for(clusters, monkeypatch):
+    monkeypatch.setattr(fitting, "_MOST_ROWS_TO_TEACH", 100)
+    features, layout, proportions, _ = clusters()
+    fit = fit_probe(features, layout, proportions)
+    assert (fit.self_taught, fit.self_taught_criterion) == (False, None)
+    assert fit_probe(features, layout, proportions, probe=Probe(self_taught=True)).self_taught

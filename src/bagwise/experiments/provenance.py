@@ -34,15 +34,17 @@ def collect_provenance() -> Provenance:
 def _git_state() -> tuple[str | None, bool | None]:
     """Return the commit of the source tree and whether it has local changes; None where that is unknown.
 
-    A machine that holds a bare copy of the tree (no `.git`) may be told the commit by `BAGWISE_COMMIT`.
+    A machine that holds a bare copy of the tree (no `.git`, or somebody else's) is told the commit by `BAGWISE_COMMIT`.
     """
+    if told := os.environ.get("BAGWISE_COMMIT"):
+        return told, None
     this_file = Path(__file__)
     package = this_file.parents[1]
     # an installed bagwise may lie inside somebody else's repository (a venv in a project): not our commit
     is_tracked = _git(package, "ls-files", "--error-unmatch", str(this_file)) is not None
     commit = _git(package, "rev-parse", "HEAD") if is_tracked else None
     if commit is None:
-        return os.environ.get("BAGWISE_COMMIT") or None, None
+        return None, None
     # of the package alone: a sweep writes its records into the same repository
     return commit, bool(_git(package, "status", "--porcelain", "--", "."))
 

@@ -74,9 +74,3 @@ def held_out_divergence_of_self_taught(
 def probabilities(rows: Tensor, head: Tensor) -> Tensor:
     """Return what a head `[width + 1, classes]` says of `rows [rows, width]`."""
     return torch.addmm(head[-1].float(), rows, head[:-1].float()).softmax(dim=1)
-
-
-def is_clearly_better(divergence: Tensor, than: Tensor) -> bool:
-    """Whether bags, `[bags]` each, are met more closely by more than a standard error of the difference."""
-    gain = than - divergence
-    return float(gain.mean()) > float(gain.std(correction=0)) / (len(gain) - 1) ** 0.5
