@@ -101,11 +101,12 @@ def self_training():
     header = ["CIFAR-10, bags of", "bags", "`probe`", "self-training", "its epochs", "pretraining and all"]
     pretraining, seconds = records[0]["pretraining"], max(row["seconds"] for fits in by_probe.values() for row in fits)
     return (
-        f"{table(header, rows)}\n\nTest accuracy in %. ResNet-18, pretrained once without proportions and without labels "
+        f"{table(header, rows)}\n\nTest accuracy in %. ResNet-18, pretrained once without proportions and labels "
         f"({pretraining['recipe']['epochs']} epochs, {pretraining['seconds']:.0f} s of one "
         f"{records[0]['provenance']['hardware']}; with all labels a linear head on its features gets "
-        f"{100 * pretraining['scores']['linear']:.1f}). `probe`: mean and standard deviation over three draws of bags, at "
-        f"most {seconds:.0f} s on one CPU core. Self-training: one seed, last epoch."
+        f"{100 * pretraining['scores']['linear']:.1f}). `probe`: mean and standard deviation over three draws of "
+        f"bags, at most {seconds:.0f} s on one CPU core. Self-training: one seed, last epoch, from the probe as it "
+        "was before it learned from its own labels."
     )
 
 

@@ -28,7 +28,7 @@ def folds(known: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray
 
 def held_out_divergence(
     rows: Tensor, layout: BagLayout, proportions: Tensor, known: np.ndarray, candidates: Sequence[int], seed: int
-) -> dict[int, Tensor]:
+) -> dict[int, float]:
     """Score numbers of leading directions by bags that the head was not fitted on.
 
     Args:
@@ -40,8 +40,8 @@ def held_out_divergence(
         seed: which bags are held out together.
 
     Returns:
-        KL(known | predicted) of the bags, each held out once, by candidate; in the same order for all. The rows of all
-        bags may have been smoothed together: that reads no proportions.
+        The mean KL(known | predicted) of held-out bags, by candidate. The rows of all bags may have been smoothed
+        together: that reads no proportions.
     """
     divergences: dict[int, list[Tensor]] = {count: [] for count in candidates}
     for fitted_on, held_out in folds(known, seed):
@@ -51,12 +51,12 @@ def held_out_divergence(
         for count in candidates:
             head = fit_head(training.narrowed(count), start=head)
             divergences[count].append(test.narrowed(count).divergence(head))
-    return {count: torch.cat(parts) for count, parts in divergences.items()}
+    return {count: float(torch.cat(parts).mean()) for count, parts in divergences.items()}
 
 
-def held_out_divergence_of_self_taught(
+def divergence_if_self_taught(
     seen: Tensor, rows: Tensor, layout: BagLayout, proportions: Tensor, known: np.ndarray, seed: int
-) -> Tensor:
+) -> float:
     """Score heads that learn from labels, the first of which come from a head on what is `seen [rows, directions]`.
 
     The labels of held-out bags are never apportioned. Returns the same as `held_out_divergence`.
@@ -68,7 +68,7 @@ def held_out_divergence_of_self_taught(
         shown[torch.from_numpy(held_out).to(shown.device)] = torch.nan
         head = self_taught_head(rows, layout, shown, probabilities(seen, start))
         divergences.append(BagsInOrder.of(rows, layout, proportions, held_out).divergence(head))
-    return torch.cat(divergences)
+    return float(torch.cat(divergences).mean())
 
 
 def probabilities(rows: Tensor, head: Tensor) -> Tensor:

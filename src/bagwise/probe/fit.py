@@ -12,8 +12,8 @@ from bagwise.bags.layout import BagLayout, as_layout
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.validation import check_enough_known_bags, check_features, check_one_per_instance, check_proportions
 from bagwise.probe.choice import (
+    divergence_if_self_taught,
     held_out_divergence,
-    held_out_divergence_of_self_taught,
     probabilities,
 )
 from bagwise.probe.features import principal_directions
@@ -73,7 +73,8 @@ def fit_probe(
     at all. The leading principal directions, which keep their scale, go into a linear head that is fitted to the KL of
     bags. The proportions of held-out bags choose whether to smooth and how many directions to keep. Neighbours need no
     proportions: the rows of bags whose proportions are unknown help too. What this head makes of each row is then a
-    label to learn from, for a head on rows that are not smoothed, in many directions; held-out bags decide between them.
+    label to learn from, for a head on rows that are not smoothed, in many directions; held-out bags decide between the
+    two.
 
     Seconds on a CPU for 50,000 rows, minutes for a million: beyond 8,192 rows neighbours are looked for in cells, and
     beyond 100,000 among that many rows, drawn at random.
@@ -112,24 +113,25 @@ def fit_probe(
         view = views[rounds] = _View.of(rows, wanted, generator)
         width = view.rows.shape[1]
         candidates = sorted({min(count, width) for count in _DIRECTIONS}) if probe.directions is None else [width]
-        scores = held_out_divergence(view.rows, layout, proportions, known, candidates, seed)
-        criterion |= {(rounds, count): float(score.mean()) for count, score in scores.items()}
+        divergences = held_out_divergence(view.rows, layout, proportions, known, candidates, seed)
+        criterion |= {(rounds, count): value for count, value in divergences.items()}
     rounds, count = min(criterion, key=lambda candidate: criterion[candidate])
     view = views[rounds].narrowed(count)
     head = fit_head(BagsInOrder.of(view.rows, layout, proportions, known))
 
-    whole = _View.of(compared, compared.rows.shape[1], generator)
-    self_taught, self_taught_criterion = probe.self_taught, None
-    if self_taught is None and len(features) <= _MOST_ROWS_TO_TEACH:
-        scores = held_out_divergence_of_self_taught(view.rows, whole.rows, layout, proportions, known, seed)
-        self_taught_criterion = float(scores.mean())
-        self_taught = self_taught_criterion < criterion[rounds, count]
-    if self_taught:
-        head = self_taught_head(whole.rows, layout, proportions, probabilities(view.rows, head))
-        view = whole
+    self_taught, self_taught_criterion = bool(probe.self_taught), None
+    is_open = probe.self_taught is None and len(features) <= _MOST_ROWS_TO_TEACH
+    if self_taught or is_open:
+        whole = _View.of(compared, compared.rows.shape[1], generator)
+        if is_open:
+            self_taught_criterion = divergence_if_self_taught(view.rows, whole.rows, layout, proportions, known, seed)
+            self_taught = self_taught_criterion < criterion[rounds, count]
+        if self_taught:
+            head = self_taught_head(whole.rows, layout, proportions, probabilities(view.rows, head))
+            view = whole
     logits = torch.addmm(head[-1], view.rows.double(), head[:-1]).float()
     network = _network(view, head).cpu().eval()
-    return ProbeFit(network, logits.cpu(), rounds, count, criterion, bool(self_taught), self_taught_criterion)
+    return ProbeFit(network, logits.cpu(), rounds, count, criterion, self_taught, self_taught_criterion)
 
 
 @dataclass(frozen=True, eq=False)
