@@ -77,3 +77,8 @@ def test_many_rows_are_not_taught_unless_asked_for(clusters, monkeypatch):
     fit = fit_probe(features, layout, proportions)
     assert (fit.self_taught, fit.self_taught_criterion) == (False, None)
     assert fit_probe(features, layout, proportions, probe=Probe(self_taught=True)).self_taught
+
+
+def test_a_setting_that_is_no_truth_value_is_refused():
+    with pytest.raises(ValueError, match="self_taught must be True, False or None, but got 'no'"):
+        Probe(self_taught="no")

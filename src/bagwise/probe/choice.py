@@ -14,7 +14,7 @@ from bagwise.probe.head import BagsInOrder, fit_head
 from bagwise.probe.self_teaching import self_taught_head
 
 _FOLDS, _FOLDS_OF_FEW = 3, 6
-_FEW_BAGS = 24  # a third of which would be missed
+_FEW_BAGS = 24  # of fewer, a third would be missed
 
 
 def folds(known: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -59,7 +59,7 @@ def divergence_if_self_taught(
 ) -> float:
     """Score heads that learn from labels, the first of which come from a head on what is `seen [rows, directions]`.
 
-    The labels of held-out bags are never apportioned. Returns the same as `held_out_divergence`.
+    The proportions of held-out bags are not shown to them. Returns the mean that `held_out_divergence` returns.
     """
     divergences: list[Tensor] = []
     for fitted_on, held_out in folds(known, seed):

@@ -11,11 +11,7 @@ from torch import Tensor
 from bagwise.bags.layout import BagLayout, as_layout
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.validation import check_enough_known_bags, check_features, check_one_per_instance, check_proportions
-from bagwise.probe.choice import (
-    divergence_if_self_taught,
-    held_out_divergence,
-    probabilities,
-)
+from bagwise.probe.choice import divergence_if_self_taught, held_out_divergence, probabilities
 from bagwise.probe.features import principal_directions
 from bagwise.probe.head import BagsInOrder, fit_head
 from bagwise.probe.neighbours import Bank

@@ -30,3 +30,5 @@ class Probe:
             check_count("rounds", self.rounds)
         if self.directions is not None:
             check_count("directions", self.directions)
+        if self.self_taught not in (None, True, False):
+            raise ValueError(f"self_taught must be True, False or None, but got {self.self_taught!r}.")
