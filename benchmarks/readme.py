@@ -82,8 +82,9 @@ def gpu():
 
 def self_training():
     """Self-training of a network that was pretrained without proportions, and the probe that it starts from."""
-    rows, records = [], [json.loads(path.read_text()) for path in (RECORDS / "self_training").glob("cifar10-*-seed*")]
-    by_probe = {}
+    paths = sorted((RECORDS / "self_training").glob("cifar10-*-seed*.json"))
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    rows, by_probe = [], {}
     for row in read("probe")["cifar10, pretrained features"]["measured"]:
         by_probe.setdefault(row["bag_size"], []).append(row)
     trained = {record["bag_size"]: record for record in records}
