@@ -144,6 +144,13 @@ def test_files_of_somebody_else_are_left_alone(make_bags, make_network, tmp_path
     assert (tmp_path / "log.jsonl").read_text() == "a diary\n"
 
 
+def test_what_a_killed_process_left_half_written_goes_away(make_bags, make_network, tmp_path):
+    for name in (".checkpoint.safetensors.7.tmp", ".log.jsonl.7.tmp", "..writable.7.tmp", ".writable"):
+        (tmp_path / name).write_bytes(b"half")
+    train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.jsonl"]
+
+
 @pytest.mark.parametrize("score", [np.float32(0.5), torch.tensor(0.5), np.int64(1)], ids=repr)
 def test_scores_may_be_numbers_of_numpy_and_torch(make_bags, make_network, tmp_path, score):
     train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path, evaluator=lambda _: {"auc": score})

@@ -33,11 +33,12 @@ class RunFolder:
         """Make the folder ready for `run`, new or resumed, before any time is spent on training."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for file in (self.checkpoint, self.log):
+            trial = self.path / ".writable"
+            for file in (self.checkpoint, self.log, trial):
                 for leftover in self.path.glob(f".{file.name}.*.tmp"):  # of a process that was killed while writing
                     leftover.unlink(missing_ok=True)
-            write_atomically(self.path / ".writable", b"")
-            (self.path / ".writable").unlink()
+            write_atomically(trial, b"")
+            trial.unlink()
         except OSError as error:
             raise type(error)(
                 error.errno,
