@@ -4,7 +4,8 @@
 #   bash benchmarks/on_gpu.sh tests speed            # the CUDA tests, eight processes; then the times of all losses
 #   bash benchmarks/on_gpu.sh tiles                  # which tiles serve ragged bags best
 #   bash benchmarks/on_gpu.sh unpack                 # decode the shards of data sets that lie in carry/
-#   bash benchmarks/on_gpu.sh sweep:cifar10:500      # the paper's grid for 500 seconds, two cells at a time
+#   bash benchmarks/on_gpu.sh sweep:cifar10:500      # the paper's grid for 500 seconds
+#   bash benchmarks/on_gpu.sh behind:sweep:cifar10:1500 collect:500   # in the background, over several calls
 #   bash benchmarks/on_gpu.sh pretrain:cifar10:240   # features without proportions, 240 epochs
 #   bash benchmarks/on_gpu.sh cost                   # what an epoch of self-training takes, whatever the bag size
 #   bash benchmarks/on_gpu.sh train:cifar10:240:plain@1024,plain@128   # self-training from them, 240 epochs each
@@ -51,26 +52,35 @@ unpack() { # official layouts, from the shards that have arrived so far
   cp -r carry/pretrained-* "$SCRATCH/" 2> /dev/null # of an earlier session
   for set in cifar10 cifar100; do
     [ "$(find "$SCRATCH/shards/$set" -name 'exact_*' 2> /dev/null | wc -l)" -eq 6 ] || continue
-    timeout 150 python3 "$SCRATCH/shards/cifar_codec.py" export "$set" "$SCRATCH/data" &
+    timeout 150 python3 benchmarks/decode_shards.py "$set" "$SCRATCH/shards" "$SCRATCH/data" &&
+      mv "$SCRATCH/shards/$set" "$SCRATCH/shards/$set-decoded" &
   done
   wait
 }
 
-sweep() { # DATASET SECONDS [OPTION...]: two processes take turns at the GPU, and pass over each other's cells
-  local set=$1 seconds=$2 kept="$SCRATCH/results/$1"
+sweep() { # DATASET SECONDS [OPTION...]: processes side by side pass over each other's cells
+  local set=$1 seconds=$2 log="$OUT/sweep-$1-$$.log"
   shift 2
-  mkdir -p "$kept" "results/$set"
-  cp -rn "$kept/." "results/$set/" # an earlier call's, which the next copy of the tree may have swept away
-  nvidia-cuda-mps-control -d 2> /dev/null
-  for number in 1 2; do
-    timeout $((seconds + 60)) python3 -m bagwise reproduce "$set" --max-seconds "$seconds" "$@" \
-      > "$OUT/sweep-$set-$number.log" 2>&1 &
+  nvidia-cuda-mps-control -d 2> /dev/null # processes share the GPU instead of taking turns; it ends with the machine
+  timeout $((seconds + 60)) python3 -m bagwise reproduce "$set" --max-seconds "$seconds" "$@" > "$log" 2>&1
+  tail -n 30 "$log"
+}
+
+behind() { # PART: starts it in a copy of the tree and goes on at once; it outlives this call, but not the machine
+  [ -d "$SCRATCH/tree" ] || { mkdir "$SCRATCH/tree" && cp -r benchmarks src tests results README.md pyproject.toml "$SCRATCH/tree/"; }
+  (cd "$SCRATCH/tree" && OUT=on_gpu setsid nohup bash "$SCRATCH/tree/benchmarks/on_gpu.sh" "$(IFS=:; echo "$*")" > /dev/null 2>&1 < /dev/null &)
+}
+
+collect() { # SECONDS: brings back what the parts behind have made so far, until they end or the time is up
+  local end=$((SECONDS + $1)) made="$OUT/behind.tgz"
+  while :; do
+    tar -czf "$made.new" -C "$SCRATCH/tree" --exclude=.work --exclude='*.png' --exclude='*.svg' --exclude='*.html' results on_gpu
+    mv "$made.new" "$made" # whole at any moment, should the call be cut off
+    [ "$SECONDS" -lt "$end" ] && pgrep -f "^bash $SCRATCH/tree/" > /dev/null || break
+    sleep 15
   done
-  wait
-  echo quit | nvidia-cuda-mps-control 2> /dev/null
-  cp -r "results/$set/." "$kept/"
-  tail -n 30 "$OUT/sweep-$set"-*.log
-  tar -czf "$OUT/sweep-$set.tgz" --exclude='*.png' --exclude='*.svg' --exclude='*.html' "results/$set"
+  tail -n 4 "$SCRATCH"/tree/on_gpu/*.log
+  nvidia-smi --query-gpu=power.draw,clocks.sm,memory.used --format=csv
 }
 
 pretrain() { # DATASET EPOCHS; smaller views in the first of them
