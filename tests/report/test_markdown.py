@@ -6,19 +6,20 @@ RECORDS = [
     make_record("kl", 1, 0, accuracy=0.95),
     make_record("kl", 1, 1, accuracy=0.93),
     make_record("rot", 1, 0, accuracy=0.94),
+    make_record("kl", 4, 0, accuracy=0.9),
 ]
-SUMMARY = summarise(RECORDS, [1, 2], ["kl", "rot"])
+SUMMARY = summarise(RECORDS, [1, 2, 4], ["kl", "rot"])
 
 
-def test_the_table_has_means_spreads_and_dashes():
+def test_the_table_has_means_spreads_dashes_and_no_row_without_a_record():
     assert markdown_table(SUMMARY) == (
-        "| bag size | KL | ROT |\n| ---: | ---: | ---: |\n| 1 | 94.0 ± 1.4 | 94.0 |\n| 2 | – | – |"
+        "| bag size | KL | ROT |\n| ---: | ---: | ---: |\n| 1 | 94.0 ± 1.4 | 94.0 |\n| 4 | 90.0 | – |"
     )
 
 
 def test_the_caption_tells_how_many_seeds():
     assert "over the seeds that ran (1 to 2 a cell)" in results_caption(SUMMARY)
-    assert "one seed" in results_caption(summarise(RECORDS[2:], [1], ["rot"]))
+    assert "one seed" in results_caption(summarise(RECORDS[2:3], [1], ["rot"]))
     assert "over 2 seeds" in results_caption(summarise(RECORDS[:2], [1], ["kl"]))
     assert "CIFAR-10" in results_caption(SUMMARY)
 

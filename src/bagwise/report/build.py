@@ -55,10 +55,10 @@ def build_report(
     page = folder / "report.html"
     write_page(page, summary, records)
     pictures = figures or folder
-    drawn = [
-        *save_figure(draw_learning_curves(summary), f"{dataset}-{preset}-curves", png=pictures, svg=folder),
-        *save_figure(draw_accuracy_by_bag_size(summary), f"{dataset}-{preset}-bag-sizes", png=pictures, svg=folder),
-    ]
+    drawn = save_figure(draw_learning_curves(summary), f"{dataset}-{preset}-curves", png=pictures, svg=folder)
+    if len(summary.measured_sizes) > 1:  # one size is a point, not a figure
+        by_size = draw_accuracy_by_bag_size(summary)
+        drawn += save_figure(by_size, f"{dataset}-{preset}-bag-sizes", png=pictures, svg=folder)
     region = dataset if preset == default_preset(dataset) else f"{dataset}/{preset}"
     is_updated = readme is not None and update_readme(readme, region, results_region(summary))
     return Report(summary, page, tuple(drawn), readme if is_updated else None)

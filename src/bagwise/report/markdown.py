@@ -10,14 +10,14 @@ from bagwise.report.summary import LOSS_LABELS, Summary
 
 
 def markdown_table(summary: Summary) -> str:
-    """Return the accuracies as a Markdown table: a row per bag size, a column per loss.
+    """Return the accuracies as a Markdown table: a row per bag size that has a record, a column per loss.
 
-    A dash stands where there is no record.
+    A dash stands where the record of a loss is missing.
     """
     header = ["bag size", *(LOSS_LABELS[loss] for loss in summary.losses)]
     rows = [
         [str(size), *(str(summary.accuracy[loss].get(size, "–")) for loss in summary.losses)]
-        for size in summary.bag_sizes
+        for size in summary.measured_sizes
     ]
     lines = [header, ["---:"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -60,6 +60,11 @@ class Summary:
         return DATASET_LABELS.get(self.dataset, self.dataset)
 
     @property
+    def measured_sizes(self) -> tuple[int, ...]:
+        """The bag sizes with a record of at least one loss."""
+        return tuple(size for size in self.bag_sizes if any(size in points for points in self.accuracy.values()))
+
+    @property
     def max_seeds(self) -> int:
         """The largest number of seeds behind a number."""
         return max(point.seeds for points in self.accuracy.values() for point in points.values())
