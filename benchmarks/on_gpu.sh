@@ -5,6 +5,7 @@
 #   bash benchmarks/on_gpu.sh tiles                  # which tiles serve ragged bags best
 #   bash benchmarks/on_gpu.sh unpack                 # decode the shards of data sets that lie in carry/
 #   bash benchmarks/on_gpu.sh sweep:cifar10:500      # the paper's grid for 500 seconds
+#   bash benchmarks/on_gpu.sh board:cifar10:500:--preset:full:--methods:self-training:--bag-sizes:128,1024   # leaderboard
 #   bash benchmarks/on_gpu.sh behind:sweep:cifar10:1500 collect:500   # in the background, over several calls
 #   bash benchmarks/on_gpu.sh pretrain:cifar10:240   # features without proportions, 240 epochs
 #   bash benchmarks/on_gpu.sh cost                   # what an epoch of self-training takes, whatever the bag size
@@ -58,11 +59,14 @@ unpack() { # official layouts, from the shards that have arrived so far
   wait
 }
 
-sweep() { # DATASET SECONDS [OPTION...]: processes side by side pass over each other's cells
-  local set=$1 seconds=$2 log="$OUT/sweep-$1-$$.log"
-  shift 2
+sweep() { cells reproduce "$@"; }   # DATASET SECONDS [OPTION...]
+board() { cells benchmark "$@"; }   # likewise
+
+cells() { # COMMAND DATASET SECONDS [OPTION...]: processes side by side pass over each other's cells
+  local command=$1 set=$2 seconds=$3 log="$OUT/$1-$2-$$.log"
+  shift 3
   nvidia-cuda-mps-control -d 2> /dev/null # processes share the GPU instead of taking turns; it ends with the machine
-  timeout $((seconds + 60)) python3 -m bagwise reproduce "$set" --max-seconds "$seconds" "$@" > "$log" 2>&1
+  timeout $((seconds + 60)) python3 -m bagwise "$command" "$set" --max-seconds "$seconds" "$@" >> "$log" 2>&1
   tail -n 30 "$log"
 }
 

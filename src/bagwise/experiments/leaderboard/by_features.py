@@ -34,6 +34,8 @@ from bagwise.training.evaluation import Predictor
 # one strong view forward and backward, and the teacher on a weak view forward
 _PASSES_PER_EPOCH = 1 + FORWARD
 _INSTANCES_PER_PREDICTION = 2048
+# The part of the budget for the first stage, pretraining or KL. The probe leaves the rest: one pretraining serves both.
+_FIRST_SHARE = 0.7
 
 # How a record says what became of self-training; `report.leaderboard_words` counts them.
 KL_IS_KEPT = "KL is kept"
@@ -42,7 +44,7 @@ NONE_DECIDE = "with no bags left to decide by"
 
 @dataclass(frozen=True)
 class ByProbe:
-    """Fits a linear head on smoothed features: of a network that all of the budget pretrains, or the instances' own.
+    """Fits a linear head on smoothed features: of the network that self-training pretrains, or the instances' own.
 
     Without pretraining (tables, digits) the instances themselves are the features, and no pass is spent.
     """
@@ -51,7 +53,7 @@ class ByProbe:
         """Pretrain where that is possible, then fit."""
         history, passes, body = [], 0.0, nn.Flatten()
         if task.views.contrastive is not None:
-            pretrained = pretrain_within(task.budget - FORWARD, task.views.contrastive, task, work, limit, announce)
+            pretrained = pretrain_within(_FIRST_SHARE * task.budget, task.views.contrastive, task, work, limit, announce)
             history, passes = pretrained.history, pretrained.passes + FORWARD
             body = split_head(pretrained.network)[0]
         announce("probe", 0)
@@ -77,12 +79,7 @@ class BySelfTraining:
     Without pretraining (tables, digits) it is what `ProportionClassifier` does: a training by KL, whose search also
     chooses the learning rate, and a copy of the network that learns from labels and replaces it where held-out bags
     agree (`self_training.improve`).
-
-    Attributes:
-        first_share: the part of the budget for the first stage, pretraining or KL.
     """
-
-    first_share: float = 0.7
 
     def run(self, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
         """Run the stages one after the other."""
@@ -93,7 +90,7 @@ class BySelfTraining:
     def _from_pretrained(
         self, views: RandomCrops, task: Task, work: Path, limit: TimeLimit, announce: Announce
     ) -> Attempt:
-        pretrained = pretrain_within(self.first_share * task.budget, views, task, work, limit, announce)
+        pretrained = pretrain_within(_FIRST_SHARE * task.budget, views, task, work, limit, announce)
         announce("probe", 0)
         started = time.perf_counter()
         start = probabilities_by_probe(pretrained.network, task.bags, task.normalised, task.recipe.seed)
@@ -127,7 +124,7 @@ class BySelfTraining:
         held_out = choose_held_out(task.bags, task.held_out, task.recipe.seed)
         training = task.bags.subset(np.flatnonzero(~held_out))
         first = ByMethod("kl").run(
-            replace(task, bags=training, budget=self.first_share * task.budget), work, limit, announce
+            replace(task, bags=training, budget=_FIRST_SHARE * task.budget), work, limit, announce
         )
         by_kl = first.outcome
         spent = first.passes + 2 * FORWARD  # what both networks predict, to start from and to compare
