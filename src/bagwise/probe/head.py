@@ -61,23 +61,20 @@ class BagsInOrder:
         return _divergence(self.proportions, _predict(self, head)[1])
 
 
-def fit_head(bags: BagsInOrder, *, start: Tensor | None = None) -> Tensor:
+def fit_head(bags: BagsInOrder) -> Tensor:
     r"""Return weights W and, in the last row, biases: `[width + 1, classes]` float64, that minimise
 
     .. math:: \mathrm{mean}_b \, \mathrm{KL}(z_b \,|\, p_b) + \tfrac12 \, \mathrm{ridge} \, \|W\|^2
 
     over the bags b with proportions z and mean prediction p: `functional.bag_kl`, less its smallest value. L-BFGS,
-    from the overall shares for every row or from `start`, a head of fewer columns; nothing is random.
+    from the overall shares for every row; nothing is random.
 
     The passes over the rows are in their own precision, float32, with classes before rows in memory, which a CPU takes
     a fifth of the time for. The divergence itself, a small difference of large numbers, is in float64.
     """
     width, num_classes = bags.rows.shape[1], bags.proportions.shape[1]
     first = bags.proportions.new_zeros(width + 1, num_classes)
-    if start is None:
-        first[-1] = bags.proportions.mean(dim=0).clamp(min=_SMALLEST_SHARE).log()
-    else:
-        first[: len(start) - 1], first[-1] = start[:-1], start[-1]
+    first[-1] = bags.proportions.mean(dim=0).clamp(min=_SMALLEST_SHARE).log()
     # Solved for the weights times these scales, which takes a third of the steps: the spread of the last directions is
     # a small part of that of the first. It changes the way to the minimum, not the minimum.
     scales = torch.ones_like(first[:, :1])
