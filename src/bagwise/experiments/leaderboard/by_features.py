@@ -52,8 +52,8 @@ class ByProbe:
     def run(self, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
         """Pretrain where that is possible, then fit."""
         history, passes, body = [], 0.0, nn.Flatten()
-        if task.views.contrastive is not None:
-            pretrained = pretrain_within(_FIRST_SHARE * task.budget, task.views.contrastive, task, work, limit, announce)
+        if (views := task.views.contrastive) is not None:
+            pretrained = pretrain_within(_FIRST_SHARE * task.budget, views, task, work, limit, announce)
             history, passes = pretrained.history, pretrained.passes + FORWARD
             body = split_head(pretrained.network)[0]
         announce("probe", 0)
