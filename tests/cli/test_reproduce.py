@@ -35,7 +35,7 @@ def test_a_sweep_prints_its_table_and_its_page(tmp_path):
     page = tmp_path / "digits" / "demo" / "report.html"
     assert f"page: {page}" in done.stdout
     assert page.is_file()
-    assert (page.parent / "digits-demo-bag-sizes.png").is_file()
+    assert (page.parent / "digits-demo-curves.png").is_file()
 
     again = run(*TINY_SWEEP, "--out", tmp_path)
     assert again.exit_code == 0

@@ -9,6 +9,7 @@ from matplotlib.text import Text
 
 from bagwise.report.figures import (
     draw_accuracy_by_bag_size,
+    draw_figures,
     draw_learning_curves,
     inline_svg,
     percent_axis,
@@ -80,6 +81,13 @@ def test_the_font_comes_with_matplotlib():
 
 def _texts(figure):
     return [text for text in figure.findobj(Text) if text.get_text()]
+
+
+def test_one_bag_size_is_no_figure_of_bag_sizes():
+    records = [make_record("kl", 16), make_record("rot", 16)]
+    assert list(draw_figures(summarise(records, [1, 16], LOSSES))) == ["curves"]
+    records.append(make_record("kl", 1))
+    assert list(draw_figures(summarise(records, [1, 16], LOSSES))) == ["bag-sizes", "curves"]
 
 
 def test_inline_svg_takes_the_colour_of_the_page():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bagwise.experiments.grid import LOSSES, PRESETS, default_preset
 from bagwise.experiments.records import cell_folder, read_records
-from bagwise.report.figures import draw_accuracy_by_bag_size, draw_learning_curves, save_figure
+from bagwise.report.figures import draw_figures, save_figure
 from bagwise.report.markdown import results_region, update_readme
 from bagwise.report.page import write_page
 from bagwise.report.summary import Summary, summarise
@@ -55,10 +55,11 @@ def build_report(
     page = folder / "report.html"
     write_page(page, summary, records)
     pictures = figures or folder
-    drawn = save_figure(draw_learning_curves(summary), f"{dataset}-{preset}-curves", png=pictures, svg=folder)
-    if len(summary.measured_sizes) > 1:  # one size is a point, not a figure
-        by_size = draw_accuracy_by_bag_size(summary)
-        drawn += save_figure(by_size, f"{dataset}-{preset}-bag-sizes", png=pictures, svg=folder)
+    drawn = [
+        path
+        for name, figure in draw_figures(summary).items()
+        for path in save_figure(figure, f"{dataset}-{preset}-{name}", png=pictures, svg=folder)
+    ]
     region = dataset if preset == default_preset(dataset) else f"{dataset}/{preset}"
     is_updated = readme is not None and update_readme(readme, region, results_region(summary))
     return Report(summary, page, tuple(drawn), readme if is_updated else None)

@@ -55,6 +55,15 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def draw_figures(summary: Summary) -> dict[str, Figure]:
+    """Return the paper's figures that the records give, by name, what people look for first."""
+    figures = {}
+    if len(summary.measured_sizes) > 1:  # one size is a point, not a figure
+        figures["bag-sizes"] = draw_accuracy_by_bag_size(summary)
+    figures["curves"] = draw_learning_curves(summary)
+    return figures
+
+
 def draw_learning_curves(summary: Summary) -> Figure:
     """Figure 1: test accuracy over epochs, a curve per bag size, a panel for KL and one for ROT, as far as planned."""
     losses = [loss for loss in ("kl", "rot") if loss in summary.losses] or summary.losses

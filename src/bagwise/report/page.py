@@ -10,11 +10,17 @@ from pathlib import Path
 from markupsafe import Markup
 
 from bagwise.experiments.records import Provenance, Record
-from bagwise.report.figures import draw_accuracy_by_bag_size, draw_learning_curves, inline_svg
+from bagwise.report.figures import draw_figures, inline_svg
 from bagwise.report.markdown import results_caption
 from bagwise.report.reading import headline, missing_cells, read_findings
 from bagwise.report.rendering import write_html
 from bagwise.report.summary import LOSS_LABELS, Summary
+
+# for people who hear the page
+_FIGURE_LABELS = {
+    "bag-sizes": "Final test accuracy by bag size and loss",
+    "curves": "Test accuracy over epochs, by loss",
+}
 
 
 def write_page(path: Path, summary: Summary, records: Sequence[Record]) -> None:
@@ -26,10 +32,9 @@ def write_page(path: Path, summary: Summary, records: Sequence[Record]) -> None:
         "caption": results_caption(summary).replace("`", ""),
         "missing": missing_cells(summary),
         "findings": read_findings(summary),
-        "figures": [
-            Markup(inline_svg(draw_accuracy_by_bag_size(summary), "Final test accuracy by bag size and loss")),
-            Markup(inline_svg(draw_learning_curves(summary), "Test accuracy over epochs, by loss")),
-        ],
+        "figures": {
+            name: Markup(inline_svg(figure, _FIGURE_LABELS[name])) for name, figure in draw_figures(summary).items()
+        },
         "records": records,
         "recipe": common_recipe(records),
         "environments": environments(records),
