@@ -20,6 +20,7 @@ from bagwise.experiments.time_limit import TimeLimit
 from bagwise.networks import mlp
 from bagwise.report.leaderboard_words import read_self_training
 from bagwise.self_training import self_train
+from bagwise.self_training.em import SELF_TRAINING
 from bagwise.training import Recipe, train
 from fakes.tiny_benchmark import TINY
 
@@ -199,6 +200,7 @@ def test_one_pretraining_serves_all_bags_and_contenders_and_counts_in_each(
     for record in (first, second):  # not run again, and yet counted
         assert record.curve.train_loss[:epochs] == probe.curve.train_loss[:epochs]
         assert record.curve.seconds[:epochs] == probe.curve.seconds[:epochs]
+        assert record.recipe["batch_instances"] == SELF_TRAINING.batch_instances  # its learning rate goes with them
     assert heard.count("pretraining") == 3
 
 

@@ -128,7 +128,9 @@ class BySelfTraining:
         )
         by_kl = first.outcome
         spent = first.passes + 2 * FORWARD  # what both networks predict, to start from and to compare
-        recipe, passes = _self_training_for(task.budget - spent, by_kl.recipe, task)
+        # its learning rate goes with the task's batches, however large a batch of whole bags had to be
+        like_kl = replace(by_kl.recipe, batch_instances=task.recipe.batch_instances)
+        recipe, passes = _self_training_for(task.budget - spent, like_kl, task)
         limit.check(passes)
         announce("self-training", passes)
         started = time.perf_counter()

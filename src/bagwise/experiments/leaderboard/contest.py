@@ -59,10 +59,9 @@ class Task:
         return "cpu" if self.is_small else "auto"
 
     def adapted(self, recipe: Recipe) -> Recipe:
-        """Return another recipe with the batches, the precision, the compilation and the seed of the task's own."""
+        """Return another recipe with the precision, the compilation and the seed of the task's own."""
         return replace(
             recipe,
-            batch_instances=self.recipe.batch_instances,
             precision=self.recipe.precision,
             compile=self.recipe.compile,
             channels_last=self.recipe.channels_last,
