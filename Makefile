@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check format clean
+.PHONY: help demo test check format clean
 .DEFAULT_GOAL := help
 
 help:

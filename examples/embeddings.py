@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"  {rounds} rounds, {directions:2} directions: {divergence:.4f}{chosen}")
 
     # the probe for new rows; for the rows of the bags themselves, what their bags are known to hold helps too
-    plan = apportion(fit.logits, bag_of, proportions)
+    plan = apportion(fit.logits, bag_of, proportions, how="lp")
     if labels is not None:
         for name, scores in (("probe", fit.network(features)), ("probe and proportions", plan.labels)):
             right = (scores.argmax(dim=1) == labels).float().mean()

@@ -83,7 +83,7 @@ def main(epochs: int = 15) -> None:
     torch.manual_seed(0)
     network = WaveReader()
     own_loop(network, bags, epochs)
-    print(f"own loop: {evaluator(network)['accuracy']:.0%} of new waves told right")
+    print(f"own loop: {evaluator(network)['accuracy']:.0%} of new waves classified correctly")
 
     torch.manual_seed(0)
     result = train(
@@ -100,7 +100,7 @@ def main(epochs: int = 15) -> None:
         ),
         evaluator=evaluator,
     )
-    print(f"bagwise.train: {result.history[-1]['evaluation']['accuracy']:.0%} of new waves told right")
+    print(f"bagwise.train: {result.history[-1]['evaluation']['accuracy']:.0%} of new waves classified correctly")
 
 
 if __name__ == "__main__":

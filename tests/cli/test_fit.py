@@ -103,8 +103,8 @@ def test_held_out_bags_are_missed_alike_on_the_terminal_in_the_result_and_on_the
     place.write("shares.csv", thirds)
     done = run(f"{FIT} --report")
     page = (place / "model" / "report.html").read_text()
-    (said,) = re.findall(r"held-out bags are missed by (\d+\.\d) points: so many of 100 rows", done.stdout)
-    assert f"3 bags kept from training, the known shares are missed by {said} points" in page
+    (said,) = re.findall(r"held-out bags: the predicted shares are off by (\d+\.\d) points", done.stdout)
+    assert f"3 bags kept from training, the predicted shares are off by {said} points" in page
     assert f"{50 * fit_to_json(f'{FIT} --overwrite')['held_out']['l1']:.1f}" == said
     report = ProportionClassifier.load(place / "model").bag_report_
     assert 50 * report["l1"][report["held_out"]].mean() == pytest.approx(float(said), abs=0.1)

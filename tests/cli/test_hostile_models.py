@@ -115,11 +115,11 @@ def test_proportions_that_the_model_does_not_fit(place_with_model):
     place.write("counts.csv", place.counts.rename({"B": "C"}))
     fails_in_one_line(place, APPORTION, "counts.csv must have a column for each class", "'B'")
     place.write("counts.csv", place.counts[1:])
-    fails_in_one_line(place, APPORTION, "bag 'ward-00' is missing", "add its row")
+    fails_in_one_line(place, APPORTION, "bag 'ward-00' is missing", "Add its row")
 
 
 def test_models_that_cannot_be_exported(place_with_model):
-    fails_in_one_line(place_with_model, EXPORT, "'home' is category", "Turn it into numbers")
+    fails_in_one_line(place_with_model, EXPORT, "'home' holds text", "Turn it into numbers")
     fails_in_one_line(place_with_model, EXPORT.replace("model.onnx", "people.csv"), "people.csv exists already")
 
 

@@ -8,6 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import bagwise
 from bagwise.cli import app
 from bagwise.cli.messages import failures_explained
 from bagwise.estimator.ways import METHOD_NAMES
@@ -83,3 +84,8 @@ def test_the_help_of_fit_names_every_method():
     # written out there, since importing the methods would make --help slow
     text = " ".join(CliRunner().invoke(app, ["fit", "--help"]).output.split()).replace("- ", "-")
     assert all(f" {name}" in text for name in METHOD_NAMES if name != "supervised"), text
+
+
+def test_the_version():
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"bagwise {bagwise.__version__}\n")

@@ -56,7 +56,7 @@ def test_chance_is_the_most_frequent_class_where_records_tell_it():
     told = dataclasses.replace(record, largest_class=0.76)
     board = summarise_benchmark([record, told], ())
     assert board.chance == 0.76
-    assert "To name the most frequent class each time is right in 76 %." in leaderboard_caption(board)
+    assert "Always naming the most frequent class is right in 76 %." in leaderboard_caption(board)
 
 
 def test_a_contender_is_judged_by_the_settings_it_has():

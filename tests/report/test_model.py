@@ -138,7 +138,7 @@ def test_accuracy_is_estimated_from_held_out_bags_with_its_assumptions(page):
     assert re.search(
         r"About \d\d of 100 rows get the right class \(95 % interval: \d\d to \d\d\), judged by 24 bags", page.words
     )
-    assert "takes it that" in page.words or "sharper or flatter" in page.words
+    assert "assumes that" in page.words or "sharper or flatter" in page.words
     assert "flatters a little" in page.words
 
 

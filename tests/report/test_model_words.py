@@ -57,7 +57,7 @@ def test_the_headline_prefers_held_out_bags_and_says_which():
     text = headline(1234, 56, 3, GOOD, dataclasses.replace(GOOD, missed=0.5))
     assert "one of 3 classes" in text
     assert "1,234 rows in 56 groups" in text
-    assert "the 30 bags kept from training, the known shares are missed by 2.1 points" in text
+    assert "the 30 bags kept from training, the predicted shares are off by 2.1 points" in text
     assert "the 30 bags it was trained on" in headline(1234, 56, 3, None, GOOD)
     assert "1,234 rows whose class is known" in headline(1234, 1234, 3, GOOD, GOOD)
 

@@ -158,3 +158,11 @@ def test_bags_without_instances_are_refused_unless_allowed():
 def test_tables_that_are_none(proportions, error, message):
     with pytest.raises(error, match=message):
         read_proportions(proportions)
+
+
+def test_a_row_that_has_its_bag_is_no_slip_of_the_pen():
+    table = read_proportions({"w37": [0.5, 0.5], "w3O": [0.5, 0.5]})
+    with pytest.raises(ValueError, match=r"'w30' is missing\. Did you mean 'w3O'\?"):
+        table.rows_of(["w30", "w37"], allow_others=True)
+    with pytest.raises(ValueError, match=r"'w38' is missing\. Add its row"):
+        read_proportions({"w37": [0.5, 0.5]}).rows_of(["w37", "w38"], allow_others=True)

@@ -3,6 +3,8 @@
 Nothing heavy is imported before a command runs, so that `bagwise --help` answers at once.
 """
 
+from typing import Annotated
+
 import typer
 
 from bagwise.cli.apportion import apportion
@@ -19,16 +21,28 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from bagwise import __version__
+
+        typer.echo(f"bagwise {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    _version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
     """Learn classifiers for instances from the label proportions of bags.
 
     \b
     bagwise fit people.parquet --bag precinct --proportions results.csv --counts --out model
     bagwise predict model people.parquet --out predictions.parquet
 
-    Tables are CSV, Parquet or Arrow files, told by their suffix. Exit codes: 0 done, 2 something to mend (one line on
-    the standard error output says what and how), 130 interrupted, 143 terminated.
+    Tables are CSV, Parquet or Arrow files, recognised by their suffix. Exit codes: 0 done, 2 something to fix (one
+    line on the standard error output says what and how), 130 interrupted, 143 terminated.
     """
 
 

@@ -21,7 +21,7 @@ def fit(
     bag: Annotated[str, typer.Option(metavar="COLUMN", help="Column of TABLE with the id of each row's bag.")],
     proportions: Proportions,
     out: Annotated[
-        Path | None, typer.Option(metavar="MODEL_DIR", help="Folder of the model to write; needed but for --dry-run.")
+        Path | None, typer.Option(metavar="MODEL_DIR", help="Folder of the model to write; required unless --dry-run.")
     ] = None,
     counts: Counts = False,
     noise: Annotated[
@@ -148,8 +148,8 @@ def _in_words(fitted: Fitted) -> str:
     ]
     if fitted.held_out is not None:
         lines.append(
-            f"proportions of held-out bags are missed by {points(fitted.held_out['l1'] / 2)} points: so many of 100 "
-            "rows would have to change class"
+            f"held-out bags: the predicted shares are off by {points(fitted.held_out['l1'] / 2)} points (so many rows "
+            "of 100 would have to change class)"
         )
     lines.append(fitted.no_accuracy or str(fitted.accuracy))
     lines.append(f"model: {fitted.model}")

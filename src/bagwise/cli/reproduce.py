@@ -39,7 +39,10 @@ def reproduce(
     dataset: Annotated[str, typer.Argument(help="digits, fashion-mnist, cifar10 or cifar100.")],
     preset: Annotated[
         str | None,
-        typer.Option(help="demo (minutes on a laptop), fast (an hour of one GPU) or paper (its full recipe)."),
+        typer.Option(
+            help="demo (minutes on a laptop), fast (an hour of one GPU) or paper (its full recipe); by default demo for "
+            "digits, fast for the others."
+        ),
     ] = None,
     losses: Annotated[str, typer.Option(help="Which of avg-kl, kl and rot.")] = "avg-kl,kl,rot",
     bag_sizes: BagSizes = None,

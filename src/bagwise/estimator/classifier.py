@@ -34,6 +34,7 @@ from bagwise.metrics import bag_kl_divergence
 from bagwise.model_selection.identifiability import BagWarning, identifiability_warnings, noise_warnings
 from bagwise.networks import build_network
 from bagwise.onnx_export import export_onnx
+from bagwise.tables.preprocessing import PLURALS
 from bagwise.tables.proportions import ProportionTable, read_proportions
 from bagwise.tables.reading import read_table
 from bagwise.tables.shares import clean_shares
@@ -259,8 +260,8 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
         check_is_fitted(self, "network_")
         if others := [part.name for part in self.preprocessing_.others]:
             raise ValueError(
-                f"only columns of numbers and booleans can be exported, but {others[0]!r} is "
-                f"{dict(self.preprocessing_.kinds)[others[0]]}. Turn it into numbers before fitting."
+                f"only columns of numbers and booleans can be exported, but {others[0]!r} holds "
+                f"{PLURALS[dict(self.preprocessing_.kinds)[others[0]]]}. Turn it into numbers before fitting."
             )
         export_onnx(path, self.preprocessing_.numbers, self.network_)
 

@@ -143,7 +143,7 @@ def leaderboard_caption(board: Leaderboard) -> str:
     seeds = "one seed" if board.max_seeds == 1 else f"mean ± standard deviation over up to {board.max_seeds} seeds"
     return (
         f"Test accuracy in % of the last epoch, {board.title}, {seeds}; at most {budget} network passes per training "
-        "instance for each number, the search by held-out bags included. To name the most frequent class each time is "
+        "instance for each number, the search by held-out bags included. Always naming the most frequent class is "
         f"right in {100 * board.chance:.3g} %. * best, or within the spread of it."
     )
 

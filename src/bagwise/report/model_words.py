@@ -35,9 +35,9 @@ def headline(num_rows: int, num_bags: int, num_classes: int, held_out: Fit | Non
     if fit is None:
         return text
     return (
-        f"{text} In the {_count(fit.num_bags, 'bag')} {which}, the known shares are missed by {points(fit.missed)} "
-        "points: so many of 100 rows would have to change class. Giving every bag the overall shares would miss them "
-        f"by {points(fit.blind_missed)} points."
+        f"{text} In the {_count(fit.num_bags, 'bag')} {which}, the predicted shares are off by {points(fit.missed)} "
+        "points (so many rows of 100 would have to change class). Giving every bag the overall shares would be off by "
+        f"{points(fit.blind_missed)} points."
     )
 
 
@@ -107,7 +107,7 @@ def accuracy_assumptions(accuracy: AccuracyEstimate, *, flatters: bool) -> list[
     spread = f"The known shares vary from bag to bag with {ratio} variance of bags drawn at random"
     if accuracy.method == "residuals":
         words = [
-            f"{spread}. The estimate takes it that a mistake in one row says "
+            f"{spread}. The estimate assumes that a mistake in one row says "
             "nothing about mistakes in the other rows of its bag, as in such bags. Where bags are alike inside (a "
             "place, a profession), mistakes go together and the true accuracy is higher.",
         ]
@@ -138,7 +138,7 @@ def no_accuracy_in_words(num_held_out: int, *, has_noise: bool) -> str:
     have = "No bag was held out" if num_held_out == 0 else f"Only {_count(num_held_out, 'bag')} could be held out"
     return (
         f"{have}; it takes {FEWEST_HELD_OUT_BAGS} or more to estimate how many rows get the right class. "
-        "bagwise.model_selection.cross_validate(...).accuracy() uses every bag in turn; hand its result to the report."
+        "In Python, bagwise.model_selection.cross_validate(...).accuracy() uses every bag in turn."
     )
 
 

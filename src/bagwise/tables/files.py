@@ -185,7 +185,7 @@ def _read_csv(path: Path, text: Collection[str]) -> pl.DataFrame:
 def _existing_file(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}. Look at the spelling and the folder.")
+        raise FileNotFoundError(f"there is no file {path}. Check the spelling and the folder.")
     if not path.is_file():
         raise IsADirectoryError(f"a table must be a file, but {path} is a folder. Name a file in it.")
     if path.stat().st_size == 0:

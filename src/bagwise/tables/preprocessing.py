@@ -203,12 +203,12 @@ def _check_kind(name: str, expected: str, table: Table) -> None:
     same = given == expected or any({given, expected} <= kinds for kinds in alike)
     if not same and "empty" not in (given, expected):
         raise TypeError(
-            f"column {name!r} held {_PLURALS[expected]} when the model was fitted, but holds {_PLURALS[given]} now. "
+            f"column {name!r} held {PLURALS[expected]} when the model was fitted, but holds {PLURALS[given]} now. "
             "Convert it."
         )
 
 
-_PLURALS = {
+PLURALS = {
     "number": "numbers",
     "boolean": "booleans",
     "category": "text",

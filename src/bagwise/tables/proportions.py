@@ -47,9 +47,11 @@ class ProportionTable:
             return self.values
         place_of = {bag: place for place, bag in enumerate(self.bags)}
         if missing := [bag for bag in bags if bag not in place_of]:
+            known = set(bags)
+            free = [bag for bag in self.bags if bag not in known]  # a row that has its bag is no slip of the pen
             raise ValueError(
                 f"proportions must cover every bag, but bag {missing[0]!r} is missing"
-                f"{_and_more(missing)}. {_likely_cause(missing[0], self.bags)}"
+                f"{_and_more(missing)}. {_likely_cause(missing[0], free)}"
             )
         if not allow_others and len(self.bags) > len(bags):
             known = set(bags)
@@ -261,7 +263,9 @@ def _and_more(bags: list[Hashable]) -> str:
 
 
 def _likely_cause(bag: Hashable, known: Sequence[Hashable]) -> str:
-    """Return the fix for the usual reasons why an id has no partner in the other table."""
+    """Return the fix for the usual reasons why an id has no partner in the other table, of `known` ids without one."""
+    if not known:
+        return "Add its row, with missing values if it is unknown."
     by_text = {str(name): name for name in known}
     whole = _WHOLE_AS_DECIMAL.fullmatch(str(bag))
     if whole is not None and whole[1] in by_text:

@@ -128,9 +128,9 @@ PRESETS = {
         seeds=2,
         is_small=True,
     ),
-    # About two minutes of one H200 a cell.
+    # Meant for about two minutes of one H200 a cell; not measured yet.
     "fast": _FAST,
-    # About eight minutes of one H200 a cell.
+    # Meant for about eight minutes of one H200 a cell; not measured yet.
     "full": replace(_FAST, budget=600, evaluate_every=20, checkpoint_every=100),
 }
 
