@@ -40,8 +40,8 @@ def reproduce(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="demo (minutes on a laptop), fast (an hour of one GPU) or paper (its full recipe); by default demo for "
-            "digits, fast for the others."
+            help="demo (minutes on a laptop), fast (an hour of one GPU) or paper (its full recipe); by default "
+            "demo for digits, fast for the others."
         ),
     ] = None,
     losses: Annotated[str, typer.Option(help="Which of avg-kl, kl and rot.")] = "avg-kl,kl,rot",
