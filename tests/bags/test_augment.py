@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from bagwise.bags import ImageAugment
+from bagwise.bags import ImageAugment, RandomChanges
+from bagwise.bags.crops import RandomCrops
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
 IMAGES = torch.randint(0, 256, (64, 3, 5, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -73,3 +74,15 @@ def test_images_must_be_raw(images):
 def test_mean_and_std_may_be_tensors_or_lists():
     as_tuple = ImageAugment(mean=(0.5,), std=(0.25,))
     assert ImageAugment(mean=torch.tensor([0.5]), std=[0.25]) == as_tuple
+
+
+@pytest.mark.parametrize("make", [ImageAugment, RandomChanges, RandomCrops])
+def test_a_channel_that_does_not_vary_is_refused(make):
+    with pytest.raises(ValueError, match=r"std must be positive for every channel, but got \(0\.0,\)"):
+        make((0.5,), (0.0,))
+
+
+@pytest.mark.parametrize("make", [ImageAugment, RandomChanges])
+def test_a_negative_shift_is_refused(make):
+    with pytest.raises(ValueError, match="shift must be at least 0"):
+        make((0.5,), (0.5,), shift=-1)

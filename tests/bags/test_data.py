@@ -190,3 +190,8 @@ def test_counts_that_are_known_in_part_are_refused(row):
 def test_a_data_frame_is_no_array():
     with pytest.raises(TypeError, match=r"got a data frame.*to_numpy"):
         Bags(pa.table({"x": [1.0, 2.0]}), [0, 1], [[1, 0], [0, 1]])
+
+
+def test_no_bags_at_all_are_refused():
+    with pytest.raises(ValueError, match="the number of bags must be at least 1"):
+        Bags(torch.empty(0, 3), [], torch.empty(0, 2))

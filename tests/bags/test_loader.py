@@ -204,3 +204,24 @@ def test_global_random_state_is_left_alone():
 def test_sizes_must_be_positive(argument):
     with pytest.raises(ValueError, match=f"{argument} must be at least 1"):
         BagLoader(make_bags([1]), **{"batch_instances": 1, "seed": 0, argument: 0})
+
+
+class Jittered:
+    """A dataset that draws from global generators."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, place):
+        return self.rows[place] + torch.rand(()) + np.random.rand()  # noqa: NPY002
+
+
+def test_the_pieces_of_a_dataset_that_draws_are_equal_in_every_pass():
+    bags = Bags(Jittered(torch.randn(20, 3)), [0] * 20, torch.tensor([[0.5, 0.5]]))
+    (batch,) = BagLoader(bags, 4, seed=0, chunk_instances=6).epoch(0)
+    first, second = (torch.cat(list(batch.pieces)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert len({float(row) for row in (first - bags.instances.rows).flatten()}) > 20  # and yet random

@@ -107,9 +107,7 @@ def test_onnx_gives_the_same_probabilities(tmp_path, classifier):
 
 def test_onnx_is_for_numbers(people, wards, tmp_path, classifier):
     model = classifier(epochs=1).fit(people, bags="ward", proportions=wards[3])
-    with pytest.raises(
-        ValueError, match="only columns of numbers and booleans can be exported, but 'side' holds text"
-    ):
+    with pytest.raises(ValueError, match="only columns of numbers and booleans can be exported, but 'side' holds text"):
         model.export_onnx(tmp_path / "model.onnx")
 
 

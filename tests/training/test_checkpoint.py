@@ -1,5 +1,6 @@
 import json
 import os
+import random
 import stat
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from bagwise.bags import Bags
 from bagwise.methods import get_method
 from bagwise.training import CheckpointError, Recipe, train
 from bagwise.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, write_atomically
@@ -199,3 +201,93 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) & 0o444  # readable as any other file
+
+
+class Restless(nn.Module):
+    """A network whose buffers training changes: one is replaced by a new tensor, one is not part of its state."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("hidden", torch.zeros(5), persistent=False)
+
+    def forward(self, instances):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * instances.mean(dim=0)
+            self.hidden.lerp_(instances.mean(dim=0), 0.1)
+        return self.network(instances - self.mean - self.hidden)
+
+
+def test_buffers_that_training_changes_are_averaged_and_resumed(make_bags, make_network, tmp_path):
+    def run(folder, evaluator=None):
+        network = Restless(make_network())
+        train(network, bags=make_bags(), recipe=RECIPE, evaluator=evaluator, folder=folder)
+        return torch.cat([*(p.detach().flatten() for p in network.parameters()), network.mean, network.hidden])
+
+    expected = run(tmp_path / "a")
+    assert (expected[-10:] != 0).all()
+    with pytest.raises(Stop):
+        run(tmp_path / "b", stop_after(2))
+    assert torch.equal(run(tmp_path / "b"), expected)
+
+
+class WithExtraState(nn.Linear):
+    def get_extra_state(self):
+        return {"seen": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_a_state_that_cannot_be_saved_is_refused_before_training(make_bags, tmp_path):
+    network = WithExtraState(5, 3)
+    with pytest.raises(TypeError, match=r"'_extra_state' is dict .* train without a folder"):
+        train(network, bags=make_bags(), recipe=RECIPE, folder=tmp_path)
+    assert len(train(network, bags=make_bags(), recipe=RECIPE).history) == RECIPE.epochs
+
+
+def test_the_log_is_json_whatever_a_score_is(make_bags, make_network, tmp_path):
+    def scores(_network):
+        return {"auc": float("nan"), "loss": np.float32(np.inf), "per class": [0.5, np.float64("nan")]}
+
+    train(make_network(), bags=make_bags(), recipe=RECIPE, evaluator=scores, folder=tmp_path)
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    for line in (tmp_path / "log.jsonl").read_text().splitlines():
+        entry = json.loads(line, parse_constant=refuse)
+        assert entry["evaluation"] == {"auc": None, "loss": None, "per class": [0.5, None]}
+
+
+class Jittered:
+    """A dataset that draws from the global generators of NumPy and of Python."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, place):
+        return self.rows[place] + np.random.rand() + random.random()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("fields", [{}, {"chunk_instances": 6}])
+def test_a_dataset_that_draws_resumes_too(make_bags, make_network, weights, tmp_path, fields):
+    bags = make_bags()
+    bags = Bags(Jittered(bags.instances.float()), bags.layout.bag_index, bags.proportions)
+    before = np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+
+    def run(folder, evaluator=None):
+        network = make_network(dropout=0.3)
+        train(network, bags=bags, recipe=replace(RECIPE, **fields), evaluator=evaluator, folder=folder)
+        return weights(network)
+
+    expected = run(tmp_path / "a")
+    with pytest.raises(Stop):
+        run(tmp_path / "b", stop_after(2))
+    assert torch.equal(run(tmp_path / "b"), expected)
+    assert np.array_equal(np.random.get_state()[1], before[0])  # noqa: NPY002
+    assert random.getstate() == before[1]

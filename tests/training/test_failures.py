@@ -16,6 +16,7 @@ from bagwise.bags import Bags
 from bagwise.functional import rot
 from bagwise.losses import ROTLoss
 from bagwise.training import NonFiniteLossError, Recipe, train
+from bagwise.training import folder as folders
 from bagwise.training.checkpoint import load_checkpoint
 
 RECIPE = Recipe(epochs=4, batch_instances=10, learning_rate=0.05)
@@ -212,7 +213,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_training(make_bags, 
     (tmp_path / "file").write_text("")
     calls = []
     for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/no-such-place"):
-        with pytest.raises(OSError, match=r"cannot be written to.*choose another folder") as caught:
+        with pytest.raises(OSError, match=r"cannot be used.*choose another folder") as caught:
             train(make_network(), bags=make_bags(), folder=folder, evaluator=lambda n: calls.append(n) or {})
         assert caught.value.filename == str(folder)
     assert not calls
@@ -276,3 +277,19 @@ def test_kill_minus_nine_at_random_moments(tmp_path):
     lines = (tmp_path / "killed" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 21))
     assert sorted(os.listdir(tmp_path / "killed")) == ["checkpoint.safetensors", "log.jsonl"]
+
+
+def test_a_folder_on_a_full_disk_is_named_before_training(make_bags, make_network, tmp_path, monkeypatch):
+    """A file of no bytes can still be written there, a log cannot."""
+    train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path)
+    real = folders.write_atomically
+
+    def full_disk(path, data):
+        if data:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, data)
+
+    monkeypatch.setattr(folders, "write_atomically", full_disk)
+    with pytest.raises(OSError, match="Make room") as caught:
+        train(make_network(), bags=make_bags(), recipe=RECIPE, folder=tmp_path)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path))

@@ -63,3 +63,14 @@ def test_patience_needs_held_out_bags(make_bags, make_network):
         run(make_bags, make_network, None)
     with pytest.raises(ValueError, match="patience must be at least 1"):
         Recipe(patience=0)
+
+
+def test_a_score_that_is_not_finite_is_no_progress(make_bags, make_network, tmp_path):
+    scores = (5, float("nan"), float("nan"))
+    assert len(run(make_bags, make_network, Scripted(*scores), folder=tmp_path).history) == 3
+    assert run(make_bags, make_network, Scripted(), folder=tmp_path).resumed_from == 3  # from the log, where it is null
+
+
+def test_patience_needs_a_score_to_count(make_bags, make_network):
+    with pytest.raises(ValueError, match=r"a score named 'kl', but held_out returned \['l1'\]"):
+        run(make_bags, make_network, lambda _network: {"l1": 0.5})

@@ -96,3 +96,32 @@ def test_two_processes_learn_what_one_does(script, one_process, launcher, traini
         torch.testing.assert_close(got["losses"], one_process["losses"][:trainings], rtol=0, atol=1e-6)
     lines = (Path(f"{out}-run-0") / "log.jsonl").read_text().splitlines()
     assert len(lines) == 2  # one process writes
+
+
+FAILING = """
+import sys
+import numpy as np, torch
+from torch import nn
+from bagwise.bags import Bags
+from bagwise.training import NonFiniteLossError, Recipe, train
+
+torch.set_num_threads(1)
+instances = torch.from_numpy(np.random.default_rng(0).normal(size=(60, 5))).float()
+instances[7, 0] = torch.nan  # in bag 1, which one of the two processes has
+bags = Bags(instances, np.repeat(np.arange(12), 5), torch.full((12, 2), 0.5))
+try:
+    train(nn.Linear(5, 2), bags=bags, recipe=Recipe(epochs=2, batch_instances=10), accelerator="cpu")
+except NonFiniteLossError as error:
+    open(f"{sys.argv[1]}-{torch.distributed.get_rank()}", "w").write(str(error))
+"""
+
+
+def test_the_process_that_has_the_bad_bag_explains(tmp_path):
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING)
+    run(TORCHRUN, script, tmp_path / "said", trainings=1)
+    said = sorted(path.read_text() for path in tmp_path.glob("said-*"))
+    assert len(said) == 2
+    assert "in another process; its message names the bag" in "".join(said)
+    assert "bag 1 has instances with NaN" in "".join(said)
+    assert "diverged" not in "".join(said)

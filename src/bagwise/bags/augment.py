@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from bagwise.bags.setting_checks import check_between
 from bagwise.bags.validation import check_images
 
 
@@ -47,8 +49,8 @@ class ImageAugment:
     flip: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("mean", "std"):  # lists and tensors are what people have
-            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        check_between("shift", self.shift, 0, math.inf)
+        set_mean_and_std(self)
 
     def __call__(self, instances: Tensor, generator: torch.Generator) -> Tensor:
         """Shift, flip and normalise `instances [n, C, H, W]` uint8; returns float32 of the same shape."""
@@ -78,6 +80,14 @@ def shifted(images: Tensor, shift: int, flip: bool, generator: torch.Generator) 
     numbers = torch.arange(n, device=device)
     # one gather does it all; indexing puts the channels last, which is also the layout that GPUs like
     return images[numbers[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def set_mean_and_std(augment: Any) -> None:
+    """Turn `mean` and `std` of a frozen augmentation, lists or tensors as people have them, into tuples of numbers."""
+    for name in ("mean", "std"):
+        object.__setattr__(augment, name, tuple(float(value) for value in getattr(augment, name)))
+    if min(augment.std, default=1) <= 0:
+        raise ValueError(f"std must be positive for every channel, but got {augment.std}. Use 1 for a constant one.")
 
 
 @lru_cache(maxsize=16)  # a constant made anew in each step would make the GPU wait for the copy

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from bagwise.bags.augment import ImageAugment, scale_and_offset
+from bagwise.bags.augment import ImageAugment, scale_and_offset, set_mean_and_std
 from bagwise.bags.setting_checks import check_between, check_count
 from bagwise.bags.validation import check_images
 
@@ -53,8 +53,7 @@ class RandomCrops:
     grey: float = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("mean", "std"):  # lists and tensors are what people have
-            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        set_mean_and_std(self)
         if self.size is not None:
             check_count("size", self.size)
         check_between("smallest", self.smallest, 0, 1)

@@ -77,6 +77,7 @@ class Bags:
         self.instances = as_instances(instances)
         index, self.bag_names = number_bags(bag_ids, bag_names)
         check_one_per_instance("bag_ids", len(index), len(self.instances))
+        check_count("the number of bags", len(self.bag_names))
         self.layout = BagLayout.from_index(torch.from_numpy(index), len(self.bag_names))
         self.proportions = _proportion_matrix(proportions, self.bag_names, counts)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, avg_pool2d, grid_sample
 
-from bagwise.bags.augment import ImageAugment, scale_and_offset, shifted
+from bagwise.bags.augment import ImageAugment, scale_and_offset, set_mean_and_std, shifted
 from bagwise.bags.setting_checks import check_between
 from bagwise.bags.validation import check_images
 
@@ -57,8 +57,8 @@ class RandomChanges:
     cutout: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("mean", "std"):  # lists and tensors are what people have
-            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        set_mean_and_std(self)
+        check_between("shift", self.shift, 0, math.inf)
         check_between("changes", self.changes, 0, len(CHANGES) + 1)
         check_between("cutout", self.cutout, 0, 1)
 

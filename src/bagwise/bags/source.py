@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from bagwise.bags.data import Instances, MapDataset
+from bagwise.bags.randomness import private_randomness
+from bagwise.bags.seeds import derived_seed
 from bagwise.bags.stored import StoredRows
 
 # Activations, gradients and the optimizer need room too.
@@ -18,6 +22,8 @@ _SHARE_OF_FREE_MEMORY = 0.5
 
 # Row numbers that are found and sent to the device at once; all those of a data set on disk might not fit in memory.
 _ROWS_AT_ONCE = 2**20
+
+_CPU = torch.device("cpu")
 
 
 def instance_source(instances: Instances, device: torch.device, workers: int = 0) -> Source:
@@ -85,7 +91,14 @@ class Streamed:
             collate_fn=_stack,
             generator=torch.Generator().manual_seed(seed),
         )
-        for batch in loader:
+        batches = iter(loader)
+        for number in count():
+            # workers are seeded by the loader; in this process whatever a dataset draws from is lent to it
+            lent = nullcontext() if self._workers else private_randomness(derived_seed(seed, "batch", number), _CPU)
+            with lent:
+                batch = next(batches, None)
+            if batch is None:
+                return
             yield batch.to(self._device, non_blocking=True)
 
 

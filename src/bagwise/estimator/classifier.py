@@ -16,6 +16,7 @@ from torch import nn
 
 from bagwise.bags import Bags, Memberships
 from bagwise.bags.data import number_bags
+from bagwise.bags.randomness import private_randomness
 from bagwise.bags.setting_checks import check_between, check_choice, check_device, check_random_state
 from bagwise.estimator import saving
 from bagwise.estimator.inputs import TableInputs, column_of_each_input, take_bag_column
@@ -40,7 +41,6 @@ from bagwise.tables.reading import read_table
 from bagwise.tables.shares import clean_shares
 from bagwise.tables.spool import spool_parquet, survey_parquet
 from bagwise.training import Recipe
-from bagwise.training.randomness import private_randomness
 
 NetworkFactory = Callable[[int, int], nn.Module]
 

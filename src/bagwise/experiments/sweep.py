@@ -77,10 +77,11 @@ def missing_cells(cells: Sequence[CellType], out: Path) -> list[CellType]:
 def clear_work(cell: AnyCell, work: Path) -> None:
     """Remove what a cell kept while it was computed; its record holds all of it."""
     for path in work.glob(f"{cell.name}.*"):
+        # another process may be clearing the same
         if path.is_dir():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
 
 def _left_to_do(cells: Sequence[CellType], out: Path) -> list[CellType]:
@@ -127,6 +128,7 @@ def run_cells_in_processes(
 ) -> Iterator[Ended[CellType]]:
     """Like `run_cells`, several cells at a time, each in a process of its own on this machine."""
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, context, initializer=_start_worker) as pool:
         running = [pool.submit(_compute, cell, run, out) for cell in _left_to_do(cells, out)]
         try:
@@ -138,6 +140,11 @@ def run_cells_in_processes(
                 "a process of the sweep was killed, perhaps for want of memory. What is done is kept: run the same "
                 "command again, with fewer --jobs if it happens again."
             ) from None
+        except BaseException:
+            # whoever stops the sweep does not wait for hours until the cells in hand have ended; they resume
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bagwise.bags import Augment
 from bagwise.bags.data import as_instances
+from bagwise.bags.randomness import private_randomness
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.setting_checks import check_between, check_count
 from bagwise.networks import split_head
@@ -21,7 +22,6 @@ from bagwise.self_training.stage import describe, launch_stage, run_stage
 from bagwise.training.checkpoint import Checkpoint
 from bagwise.training.devices import tuned_convolutions
 from bagwise.training.loop import TrainingResult
-from bagwise.training.randomness import private_randomness
 from bagwise.training.recipe import Recipe
 from bagwise.training.run import contents_digest
 from bagwise.training.schedule import learning_rate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
-from bagwise.training.checkpoint import Checkpoint
+from bagwise.training.checkpoint import Checkpoint, check_can_be_saved
 from bagwise.training.devices import launch_fabric
 from bagwise.training.folder import RunFolder
 from bagwise.training.progress import progress_bar
@@ -102,6 +102,7 @@ def run_stage(
     history: History = []
     run_folder = None if folder is None else RunFolder(folder)
     if run_folder is not None:
+        check_can_be_saved(stage.network)
         run_folder.prepare(run)
         if (checkpoint := run_folder.checkpoint_so_far()) is not None:
             stage.load(checkpoint)

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 
 from bagwise.bags import Augment, Bags
 from bagwise.bags.data import take
+from bagwise.bags.randomness import private_randomness
 from bagwise.bags.seeds import derived_seed
 from bagwise.functional.labelling import Labelling, apportioned, is_sure, mixed, sharpened
 from bagwise.metrics import bag_metrics
 from bagwise.self_training.instances import ShuffledInstances
 from bagwise.training.checkpoint import Checkpoint
 from bagwise.training.evaluation import evaluation_mode
-from bagwise.training.randomness import private_randomness
 from bagwise.training.recipe import Recipe
 from bagwise.training.schedule import learning_rate
 from bagwise.training.state import TrainingState

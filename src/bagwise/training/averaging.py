@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from itertools import chain
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
@@ -23,25 +23,30 @@ class AveragedNetwork:
         self.updates = 0
         self._network = copy.deepcopy(network).eval().requires_grad_(False)
         self._decay = decay
-        pairs = list(zip(_tensors(self._network), _tensors(network), strict=True))
-        self._averages = [average for average, live in pairs if live.is_floating_point()]
-        self._live = [live for _, live in pairs if live.is_floating_point()]
-        self._copied = [(average, live) for average, live in pairs if not live.is_floating_point()]
+        self._parameters = [parameter.detach() for parameter in network.parameters()]
+        pairs = list(zip(self._network.buffers(), _places(network), strict=True))
+        numbers = [pair for pair in pairs if pair[0].is_floating_point()]
+        self._averages = [*self._network.parameters(), *(average for average, _ in numbers)]
+        self._buffers = [place for _, place in numbers]
+        self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     @property
     def network(self) -> nn.Module:
         """The network with averaged weights, in evaluation mode."""
-        for average, live in self._copied:  # only when somebody looks: in each step it would cost many kernels
-            average.copy_(live)
+        for average, (held, name) in self._copied:  # only when somebody looks: in each step it would cost many kernels
+            average.copy_(held[name])
         return self._network
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the network's present weights; call it after each step."""
         decay = min(self._decay, (1 + self.updates) / (10 + self.updates))
-        get_ema_multi_avg_fn(decay)(self._averages, self._live, self.updates)  # one kernel for all tensors
+        live = [*self._parameters, *(held[name].detach() for held, name in self._buffers)]
+        get_ema_multi_avg_fn(decay)(self._averages, live, self.updates)  # one kernel for all tensors
         self.updates += 1
 
 
-def _tensors(network: nn.Module) -> list[Tensor]:
-    return [tensor.detach() for tensor in chain(network.parameters(), network.buffers())]
+def _places(network: nn.Module) -> list[tuple[dict[str, Any], str]]:
+    """Return where each buffer is held, in the order of `buffers()`: a network may replace one by another tensor."""
+    names = [name.rpartition(".") for name, _ in network.named_buffers()]
+    return [(network.get_submodule(owner)._buffers, name) for owner, _, name in names]

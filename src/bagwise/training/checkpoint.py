@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 FORMAT = "bagwise-checkpoint-1"
 
@@ -42,6 +42,16 @@ class Checkpoint:
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be used; the message names the file, what is wrong with it and the fix."""
+
+
+def check_can_be_saved(network: nn.Module) -> None:
+    """Raise unless the state of a network is made of tensors."""
+    for name, value in network.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"the state of a network must be tensors to be saved in a folder, but {name!r} is "
+                f"{type(value).__name__} (of get_extra_state?). Return a tensor there, or train without a folder."
+            )
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:

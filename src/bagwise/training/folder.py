@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,17 +40,17 @@ class RunFolder:
                     leftover.unlink(missing_ok=True)
             write_atomically(trial, b"")
             trial.unlink()
+            checkpoint = self.checkpoint_so_far()
+            if checkpoint is not None:
+                self._check_same_run(checkpoint.run, run)
+            self._rewind_log(0 if checkpoint is None else checkpoint.epochs)
         except OSError as error:
             raise type(error)(
                 error.errno,
-                f"the run's folder cannot be written to ({error.strerror}). Mend its permissions or choose "
+                f"the run's folder cannot be used ({error.strerror}). Make room, mend its permissions or choose "
                 "another folder",
                 str(self.path),
             ) from None
-        checkpoint = self.checkpoint_so_far()
-        if checkpoint is not None:
-            self._check_same_run(checkpoint.run, run)
-        self._rewind_log(0 if checkpoint is None else checkpoint.epochs)
 
     def checkpoint_so_far(self) -> Checkpoint | None:
         """Return the state to go on from, or None for a new run."""
@@ -63,7 +64,7 @@ class RunFolder:
         """Add the line of one epoch to the log."""
         try:
             with open(self.log, "a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, default=_plain_number) + "\n")
+                file.write(json.dumps(_plain(entry), allow_nan=False) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -120,10 +121,18 @@ def _epoch_of(line: bytes) -> int | None:
         return None
 
 
-def _plain_number(value: Any) -> Any:
-    """Return a number of NumPy or torch as one of Python, for JSON."""
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: numbers of NumPy or torch as Python's, null for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
     if getattr(value, "ndim", None) == 0:
-        return value.item()
+        return _plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
     raise TypeError(
         f"the log of a run holds numbers and words, but an evaluator returned {type(value).__name__}: {value!r:.80}. "
         "Let it return float(...) of each score."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from bagwise.bags import Augment, BagLoader, Bags
+from bagwise.bags.randomness import private_randomness
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.setting_checks import check_count
 from bagwise.methods import KeepsState, Method, Step, StepMethod, get_method, method_name, told_prior
+from bagwise.training.checkpoint import check_can_be_saved
 from bagwise.training.devices import launch_fabric, tuned_convolutions
 from bagwise.training.evaluation import BagEvaluator
 from bagwise.training.folder import RunFolder
 from bagwise.training.progress import progress_bar
-from bagwise.training.randomness import private_randomness
 from bagwise.training.recipe import Recipe
 from bagwise.training.run import describe_run
 from bagwise.training.schedule import learning_rate
@@ -138,6 +140,7 @@ def train(
     history: list[dict[str, Any]] = []
     run_folder = None if folder is None else RunFolder(folder)
     if run_folder is not None:
+        check_can_be_saved(network)
         if fabric.is_global_zero:
             run_folder.prepare(run)
         fabric.barrier()
@@ -206,6 +209,7 @@ def train(
                     if score_bags is not None:
                         # one process speaks for all: where they stop may not hang on the rounding of each
                         entry["held_out"] = fabric.broadcast(score_bags(state.best_network))
+                        _check_counts_for_patience(entry["held_out"], recipe.patience)
                     if evaluator is not None:
                         entry["evaluation"] = evaluator(state.best_network)
             history.append(entry)
@@ -262,8 +266,18 @@ def _has_stalled(history: list[dict[str, Any]], patience: int | None) -> bool:
     """Whether the last `patience` evaluations were all no better than the best before them."""
     if patience is None:
         return False
-    scores = [entry["held_out"]["kl"] for entry in history if "held_out" in entry]
+    logged = [entry["held_out"]["kl"] for entry in history if "held_out" in entry]
+    # what is not finite is no improvement; the log has null for it
+    scores = [kl if kl is not None and math.isfinite(kl) else math.inf for kl in logged]
     return len(scores) > patience and min(scores[-patience:]) >= min(scores[:-patience])
+
+
+def _check_counts_for_patience(scores: dict[str, float], patience: int | None) -> None:
+    if patience is not None and "kl" not in scores:
+        raise ValueError(
+            f"patience is counted on a score named 'kl', but held_out returned {sorted(scores)}. Return it under that "
+            "name (lower is better), or leave patience out."
+        )
 
 
 @contextmanager

@@ -71,8 +71,10 @@ class TrainingState:
             "optimizer": optimizer_tensors(self._optimizer),
             "method": self.method_state,
         }
+        parts["buffers"] = _buffers_without_state(self.network)
         if self._average is not None:
             parts["average"] = self._average.network.state_dict()
+            parts["average_buffers"] = _buffers_without_state(self._average.network)
         tensors = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
         updates = 0 if self._average is None else self._average.updates
         return Checkpoint(run=run, epochs=epochs, updates=updates, tensors=tensors)
@@ -80,11 +82,13 @@ class TrainingState:
     def load(self, checkpoint: Checkpoint) -> None:
         """Go back to the state of `checkpoint`, which must be of the same run."""
         self.network.load_state_dict(checkpoint.part("network"))
+        _load_buffers(self.network, checkpoint.part("buffers"))
         load_optimizer_tensors(self._optimizer, checkpoint.part("optimizer"))
         for name, value in checkpoint.part("method").items():
             self.method_state[name].copy_(value)
         if self._average is not None:
             self._average.network.load_state_dict(checkpoint.part("average"))
+            _load_buffers(self._average.network, checkpoint.part("average_buffers"))
             self._average.updates = checkpoint.updates
 
     def finish(self) -> None:
@@ -92,6 +96,18 @@ class TrainingState:
         if self._average is not None:
             self.network.load_state_dict(self._average.network.state_dict())
         self.network.eval()
+
+
+def _buffers_without_state(network: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that are not part of the network's state (`persistent=False`): training may change them."""
+    state = network.state_dict()
+    return {name: buffer for name, buffer in network.named_buffers() if name not in state}
+
+
+def _load_buffers(network: nn.Module, values: Mapping[str, Tensor]) -> None:
+    buffers = dict(network.named_buffers())
+    for name, value in values.items():
+        buffers[name].copy_(value)
 
 
 def _compiled(network: nn.Module, recipe: Recipe, equal_bags: bool, one_pass_per_step: bool) -> Any:

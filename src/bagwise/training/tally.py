@@ -44,11 +44,14 @@ class LossTally:
         return float(self._sum / max(known_bags, 1))
 
     def _explanation(self) -> str:
-        for numbers, losses in self._pending:
-            values = losses.cpu().numpy()
-            if not np.isfinite(values).all():
-                return self._name_culprits(numbers, values)
-        return "the loss is not finite in another process; its message names the bag."
+        pending = [(numbers, losses.cpu().numpy()) for numbers, losses in self._pending]
+        broken = [step for step, (_, losses) in enumerate(pending) if not np.isfinite(losses).all()]
+        # weights that one process broke break the losses of all in the next step: the first to see it knows why
+        own = torch.tensor(broken[0] if broken else len(pending), device=self._fabric.device)
+        first = int(self._fabric.all_reduce(own.clone(), reduce_op="min"))  # pyright: ignore[reportArgumentType]
+        if int(own) > first:
+            return "the loss is not finite in another process; its message names the bag."
+        return self._name_culprits(*pending[first])
 
     def _name_culprits(self, numbers: np.ndarray, losses: np.ndarray) -> str:
         bad = ~np.isfinite(losses)

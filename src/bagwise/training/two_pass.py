@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bagwise.bags import Batch
+from bagwise.bags.randomness import forked_randomness
 from bagwise.bags.validation import check_logits
 from bagwise.methods import LossMethod
-from bagwise.training.randomness import forked_randomness
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
