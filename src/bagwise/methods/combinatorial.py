@@ -27,8 +27,8 @@ class Combinatorial:
         check_alpha(self.alpha)
         check_choice("divergence", self.divergence, ("kl", "l1", "l2"))
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.combinatorial`."""
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.combinatorial` of each bag, `[bags]`."""
         return BF.combinatorial(
-            logits, layout, proportions, alpha=self.alpha, divergence=self.divergence, reduction=reduction
+            logits, layout, proportions, alpha=self.alpha, divergence=self.divergence, reduction="none"
         )

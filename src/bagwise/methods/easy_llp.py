@@ -34,12 +34,12 @@ class EasyLLP:
         """Return this method with the class prior of the data at hand, unless one was given."""
         return self if self.prior is not None else replace(self, prior=prior)
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.easy_llp`."""
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.easy_llp` of each bag, `[bags]`."""
         if self.prior is None:
             raise ValueError(
                 "method 'easy-llp' needs the class prior of all bags, but has none. Train with bagwise.training.train, "
                 "which fills it in, or call with_prior() with the mean of the proportions, weighted by bag size."
             )
         prior = torch.tensor(self.prior).to(logits.device, non_blocking=True)
-        return BF.easy_llp(logits, layout, proportions, prior=prior, correction=self.correction, reduction=reduction)
+        return BF.easy_llp(logits, layout, proportions, prior=prior, correction=self.correction, reduction="none")

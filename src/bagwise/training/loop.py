@@ -227,7 +227,7 @@ def _backward(fabric: Fabric, method: Method, step: Step, scale: float, synchron
         if isinstance(method, StepMethod):
             losses = method.bag_losses(step)
         else:
-            losses = method.loss(model(batch.instances), batch.layout, batch.proportions, reduction="none")
+            losses = method.loss(model(batch.instances), batch.layout, batch.proportions)
         fabric.backward(losses.sum() * scale)
     return losses.detach()
 

@@ -47,7 +47,7 @@ def backward_in_pieces(
         with torch.no_grad(), forked_randomness(fabric.device):
             logits = _logits(model, batch)
         logits.requires_grad_()
-        per_bag = method.loss(logits, batch.layout, batch.proportions, reduction="none")
+        per_bag = method.loss(logits, batch.layout, batch.proportions)
         (derivative,) = torch.autograd.grad(per_bag.sum() * scale, logits)
         start = 0
         for piece in batch.pieces:
