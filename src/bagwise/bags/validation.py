@@ -204,7 +204,7 @@ def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:
         bag = int(odd[0])
         raise ValueError(
             f"counts must be finite, and known for all classes or for none, but bag {bag_names[bag]!r} has "
-            f"{_row(counts, bag)}. Fill them in (0 where nobody was counted), or make the whole row NaN (unknown)."
+            f"{_row(counts, bag)}. Fill them in (0 where nobody was counted), or leave the whole row empty (NaN)."
         )
     negative = torch.nonzero((counts < 0).any(dim=1))
     if negative.numel():
@@ -217,7 +217,7 @@ def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:
         bag = int(empty[0])
         raise ValueError(
             f"counts must not be all zero, but bag {bag_names[bag]!r} has {_row(counts, bag)}. "
-            "For a bag with unknown proportions, make the whole row NaN."
+            "For a bag with unknown proportions, leave the whole row empty (NaN)."
         )
 
 
