@@ -155,7 +155,7 @@ def start_from_kl(network, bags, augment, epochs, recipe):
     short = replace(recipe, epochs=epochs, batch_instances=batch, schedule="one-cycle", drop_last=True)
     train(network, bags=bags, method="kl", recipe=short, augment=augment, progress=False)
     with torch.autocast("cuda", torch.bfloat16, enabled=torch.cuda.is_available()):
-        return Predictor(bags.instances, augment.normalise, 2048).logits(network).softmax(dim=1)
+        return Predictor(bags.instances, augment.normalise).logits(network).softmax(dim=1)
 
 
 def epoch_cost_command(arguments):
@@ -295,7 +295,7 @@ def save_features(folder, features):
 def features_of(network, images, normalise):
     """Features of images as they are, `[n, d]` float32."""
     with torch.autocast("cuda", torch.bfloat16, enabled=torch.cuda.is_available()):
-        return Predictor(images, normalise, 2048).logits(split_head(network)[0])
+        return Predictor(images, normalise).logits(split_head(network)[0])
 
 
 def neighbour_accuracy(features, labels, neighbours=20):

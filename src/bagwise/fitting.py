@@ -191,7 +191,7 @@ class HeldOutBags:
     def __init__(self, bags: Bags, noise: ProportionNoise | None) -> None:
         self._bags = bags
         self._noise = noise or ProportionNoise("gaussian", 0.0)
-        self._predictor = Predictor(bags.instances, normalise=None, batch_instances=2048)
+        self._predictor = Predictor(bags.instances)
 
     def __call__(self, network: nn.Module) -> tuple[np.ndarray, float]:
         """Return the divergence of each bag, `[bags]`, and the mean L1 distance."""

@@ -161,7 +161,7 @@ def probabilities_by_probe(
 ) -> Tensor:
     """Return the probabilities `[instances, classes]` of a probe on the features of `network`'s body."""
     device = next(network.parameters()).device
-    features = Predictor(bags.instances, normalise, 2048).logits(split_head(network)[0])
+    features = Predictor(bags.instances, normalise).logits(split_head(network)[0])
     # what follows rests on labels of its own in any case
     probe = Probe(self_taught=True)
     fit = fit_probe(features, bags.layout, bags.proportions, probe=probe, seed=seed, device=device)

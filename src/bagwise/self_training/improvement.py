@@ -20,8 +20,6 @@ from bagwise.self_training.stage import launch_stage
 from bagwise.training.evaluation import Normalise, Predictor
 from bagwise.training.recipe import Recipe
 
-_ROWS_PER_PASS = 2048
-
 
 @dataclass(frozen=True, eq=False)
 class Improvement:
@@ -135,4 +133,4 @@ def _divergences(logits: Tensor, bags: Bags, held_out: np.ndarray) -> Tensor:
 
 
 def _logits(network: nn.Module, bags: Bags, normalise: Normalise | None) -> Tensor:
-    return Predictor(bags.instances, normalise, _ROWS_PER_PASS).logits(network)
+    return Predictor(bags.instances, normalise).logits(network)

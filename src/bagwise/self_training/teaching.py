@@ -16,7 +16,7 @@ from bagwise.functional.labelling import Labelling, apportioned, is_sure, mixed,
 from bagwise.metrics import bag_metrics
 from bagwise.self_training.instances import ShuffledInstances
 from bagwise.training.checkpoint import Checkpoint
-from bagwise.training.evaluation import evaluation_mode
+from bagwise.training.evaluation import INSTANCES_PER_PASS, evaluation_mode
 from bagwise.training.randomness import private_randomness
 from bagwise.training.recipe import Recipe
 from bagwise.training.schedule import learning_rate
@@ -24,8 +24,6 @@ from bagwise.training.state import TrainingState
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-_INSTANCES_PER_PREDICTION = 2048
 
 
 class Teaching:
@@ -127,7 +125,7 @@ class Teaching:
         predictions = torch.empty_like(self.bank)
         generator, network = self._batches.generator("weak views", epoch), self.best_network
         with evaluation_mode(network), self._fabric.autocast():
-            for place, instances in self._batches.in_order(_INSTANCES_PER_PREDICTION):
+            for place, instances in self._batches.in_order(INSTANCES_PER_PASS):
                 views = instances if self._augment is None else self._augment(instances, generator)
                 predictions[place] = network(views).float().softmax(dim=1)
         return predictions
