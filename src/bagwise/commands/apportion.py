@@ -16,12 +16,11 @@ from bagwise.commands.matching import match_bags
 from bagwise.commands.outputs import staged_file
 from bagwise.commands.prediction import Progress, RowPredictor, check_kept, prediction_frame
 from bagwise.estimator import ProportionClassifier
+from bagwise.functional.apportion import HOW
 from bagwise.metrics import bag_l1
 from bagwise.tables.files import file_type
 from bagwise.tables.slices import write_slices
 from bagwise.tables.surprises import Surprise
-
-HOW = ("lp", "rot", "combinatorial")
 
 # Weight of the model's predictions against the proportions, where nobody says.
 _ALPHA = 0.5

@@ -10,6 +10,7 @@ from torch import Tensor
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.setting_checks import check_choice
+from bagwise.functional.unbiased import CORRECTIONS
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class EasyLLP:
     prior: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_choice("correction", self.correction, ("absolute", "none"))
+        check_choice("correction", self.correction, CORRECTIONS)
 
     def with_prior(self, prior: tuple[float, ...]) -> EasyLLP:
         """Return this method with the class prior of the data at hand, unless one was given."""
