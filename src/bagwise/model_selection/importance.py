@@ -24,7 +24,7 @@ Columns = tuple[tuple[str, ...], Callable[[int, np.ndarray], Any]]
 _FEWEST_BAGS = 50
 
 
-class Predictor(Protocol):
+class PredictsProbabilities(Protocol):
     """What is asked of a model."""
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -67,7 +67,7 @@ class Importance:
 
 
 def permutation_importance(
-    model: Predictor,
+    model: PredictsProbabilities,
     X: Any,
     bags: Any,
     proportions: Any,
