@@ -1,7 +1,7 @@
 """Self-training, stage by stage: pretrain once, then try settings of the later stages from that checkpoint.
 
     python benchmarks/self_training.py pretrain --data /tmp/cifar --dataset cifar10 --epochs 240 --out PRETRAINED
-    python benchmarks/self_training.py run --data /tmp/cifar --pretrained PRETRAINED --out RECORDS plain@128 crossed@128
+    python benchmarks/self_training.py run --data /tmp/cifar --pretrained PRETRAINED --out RECORDS plain@128 sharp@128
     python benchmarks/self_training.py epoch-cost --record results/benchmarks/self_training_epoch.json
 
 `pretrain` writes the weights and the features of all images, in files of at most 14 MiB, and `pretraining.json`. Labels
@@ -42,8 +42,6 @@ class Setting:
 
     recipe: Recipe = SELF_TRAINING
     labelling: Labelling = Labelling()  # noqa: RUF009  (frozen)
-    rounds: int = 1
-    crossed: bool = False
     kl_epochs: int = 0
 
 
@@ -52,10 +50,6 @@ SETTINGS = {
     "sharp": Setting(labelling=Labelling(temperature=0.5, cut=0.9)),
     "all": Setting(labelling=Labelling(cut=0.0)),
     "all-sharp": Setting(labelling=Labelling(temperature=0.5, cut=0.0)),
-    "restarted": Setting(rounds=2),
-    "crossed": Setting(rounds=2, crossed=True),
-    "crossed3": Setting(rounds=3, crossed=True),
-    "crossed-soft": Setting(rounds=2, crossed=True, labelling=Labelling(temperature=1.0, cut=0.8)),
     "scratch": Setting(kl_epochs=30),
 }
 
@@ -104,8 +98,6 @@ def run_command(arguments):
             augment=weak,
             strong_augment=strong,
             labelling=setting.labelling,
-            rounds=setting.rounds,
-            crossed=setting.crossed,
             start=start,
             evaluator=evaluator,
             label_evaluator=score_labels,
@@ -163,7 +155,7 @@ def start_from_kl(network, bags, augment, epochs, recipe):
     short = replace(recipe, epochs=epochs, batch_instances=batch, schedule="one-cycle", drop_last=True)
     train(network, bags=bags, method="kl", recipe=short, augment=augment, progress=False)
     with torch.autocast("cuda", torch.bfloat16, enabled=torch.cuda.is_available()):
-        return Predictor(bags.instances, augment.normalise, 2048).logits(network).softmax(dim=1)
+        return Predictor(bags.instances, augment.normalise).logits(network).softmax(dim=1)
 
 
 def epoch_cost_command(arguments):
@@ -303,7 +295,7 @@ def save_features(folder, features):
 def features_of(network, images, normalise):
     """Features of images as they are, `[n, d]` float32."""
     with torch.autocast("cuda", torch.bfloat16, enabled=torch.cuda.is_available()):
-        return Predictor(images, normalise, 2048).logits(split_head(network)[0])
+        return Predictor(images, normalise).logits(split_head(network)[0])
 
 
 def neighbour_accuracy(features, labels, neighbours=20):

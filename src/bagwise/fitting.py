@@ -21,6 +21,7 @@ from bagwise.methods import Method, NoisyKL, get_method
 from bagwise.metrics import bag_metrics
 from bagwise.probe import Probe, fit_probe
 from bagwise.self_training import Labelling, improve
+from bagwise.self_training.instances import rows_in_memory
 from bagwise.self_training.stage import launch_stage, without_bag_fields
 from bagwise.training import Recipe, train
 from bagwise.training.evaluation import Predictor
@@ -114,7 +115,8 @@ def fit_probe_network(
     """
     proportions = bags.proportions.clone()
     proportions[torch.from_numpy(held_out)] = torch.nan
-    fit = fit_probe(_all_rows(bags.instances), bags.layout, proportions, probe=probe, seed=seed, device=device)
+    rows = rows_in_memory(bags.instances)
+    fit = fit_probe(rows, bags.layout, proportions, probe=probe, seed=seed, device=device)
     entry: dict[str, Any] = {
         "epoch": 1,
         "loss": float(bag_kl(fit.logits, bags.layout, proportions)),
@@ -180,12 +182,6 @@ def fit_self_training(
     return FittedNetwork(result.network.cpu(), history, len(history) if result.improved else by_kl.best_epoch)
 
 
-def _all_rows(instances: Any) -> Tensor:
-    if isinstance(instances, Tensor):
-        return instances.flatten(1)
-    return torch.cat([batch.flatten(1) for _, batch in _stretches(instances)])
-
-
 class HeldOutBags:
     """Scores a network on each of some bags by the KL divergence of its mean prediction; noise is allowed for.
 
@@ -195,7 +191,7 @@ class HeldOutBags:
     def __init__(self, bags: Bags, noise: ProportionNoise | None) -> None:
         self._bags = bags
         self._noise = noise or ProportionNoise("gaussian", 0.0)
-        self._predictor = Predictor(bags.instances, normalise=None, batch_instances=2048)
+        self._predictor = Predictor(bags.instances)
 
     def __call__(self, network: nn.Module) -> tuple[np.ndarray, float]:
         """Return the divergence of each bag, `[bags]`, and the mean L1 distance."""

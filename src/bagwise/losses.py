@@ -7,7 +7,11 @@ from torch import Tensor, nn
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.setting_checks import check_alpha, check_choice, check_count, check_epsilon
+from bagwise.functional.inputs import DIVERGENCES, REDUCTIONS
 from bagwise.functional.proportion import Divergence
+from bagwise.functional.rot import GRADIENTS
+from bagwise.functional.transport import MARGINALS
+from bagwise.functional.unbiased import CORRECTIONS
 
 __all__ = [
     "AvgKLLoss",
@@ -29,7 +33,7 @@ class _BagLoss(nn.Module):
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        check_choice("reduction", reduction, ("mean", "sum", "none"))
+        check_choice("reduction", reduction, REDUCTIONS)
         self.reduction = reduction
 
 
@@ -55,7 +59,7 @@ class ProportionLoss(_BagLoss):
     def __init__(self, divergence: str | Divergence = "kl", reduction: str = "mean") -> None:
         super().__init__(reduction)
         if not callable(divergence):
-            check_choice("divergence", divergence, ("kl", "l1", "l2"))
+            check_choice("divergence", divergence, DIVERGENCES)
         self.divergence = divergence
 
     def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
@@ -77,7 +81,7 @@ class ROTLoss(_BagLoss):
         super().__init__(reduction)
         check_alpha(alpha)
         check_epsilon(epsilon)
-        check_choice("gradient", gradient, ("envelope", "unrolled"))
+        check_choice("gradient", gradient, GRADIENTS)
         self.alpha, self.epsilon, self.gradient, self.iterations = alpha, epsilon, gradient, iterations
 
     def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
@@ -99,7 +103,7 @@ class TransportLPLoss(_BagLoss):
 
     def __init__(self, marginals: str = "fractional", reduction: str = "mean") -> None:
         super().__init__(reduction)
-        check_choice("marginals", marginals, ("fractional", "rounded"))
+        check_choice("marginals", marginals, MARGINALS)
         self.marginals = marginals
 
     def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
@@ -113,7 +117,7 @@ class CombinatorialLoss(_BagLoss):
     def __init__(self, alpha: float = 0.5, divergence: str = "kl", reduction: str = "mean") -> None:
         super().__init__(reduction)
         check_alpha(alpha)
-        check_choice("divergence", divergence, ("kl", "l1", "l2"))
+        check_choice("divergence", divergence, DIVERGENCES)
         self.alpha, self.divergence = alpha, divergence
 
     def forward(self, logits: Tensor, bag_index: Tensor | BagLayout, proportions: Tensor) -> Tensor:
@@ -133,7 +137,7 @@ class EasyLLPLoss(_BagLoss):
 
     def __init__(self, prior: Tensor, correction: str = "absolute", reduction: str = "mean") -> None:
         super().__init__(reduction)
-        check_choice("correction", correction, ("absolute", "none"))
+        check_choice("correction", correction, CORRECTIONS)
         self.prior: Tensor
         self.register_buffer("prior", prior)
         self.correction = correction

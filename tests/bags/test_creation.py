@@ -104,7 +104,7 @@ def test_a_column_makes_the_bags():
         (lambda: uniform_bags(INSTANCES, LABELS, K, 0, 0), ValueError, "bag_size must be at least 1"),
         (lambda: uniform_bags(INSTANCES, LABELS, K, 1.5, 0), TypeError, "bag_size must be an integer"),
         (lambda: dirichlet_bags(INSTANCES, LABELS, K, 4, 0.0, 0), ValueError, "concentration"),
-        (lambda: clustered_bags(INSTANCES, LABELS, K, 100, 0, clusters=20), ValueError, "fewer clusters"),
+        (lambda: clustered_bags(INSTANCES, LABELS, K, N, 0), ValueError, "no cluster holds a full bag"),
         (lambda: clustered_bags([torch.zeros(1)] * N, LABELS, K, 4, 0), ValueError, "pass features"),
         (lambda: bags_by_column(INSTANCES, LABELS, [0, 1], K), ValueError, "column"),
     ],

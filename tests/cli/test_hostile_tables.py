@@ -175,8 +175,8 @@ def test_proportions_that_are_none(place, change, fragments):
 @pytest.mark.parametrize(
     ("values", "fragments"),
     [
-        ({"A": 0, "B": 0}, ["'ward-03'", "not all zero", "[0.0, 0.0]"]),
-        ({"A": -1, "B": 13}, ["'ward-03'", "not negative", "[-1.0, 13.0]"]),
+        ({"A": 0, "B": 0}, ["'ward-03'", "not be all zero", "[0, 0]"]),
+        ({"A": -1, "B": 13}, ["'ward-03'", "not be negative", "[-1, 13]"]),
         ({"A": None, "B": 3}, ["'ward-03'", "leave the whole row empty"]),
     ],
 )

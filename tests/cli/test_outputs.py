@@ -160,3 +160,8 @@ def test_a_folder_that_has_the_name_of_a_file_of_a_model_is_found_before_the_wor
     with pytest.raises(FileExistsError, match=r"holds 'report\.html', which is no part of a model"):
         put(folder, "newer", overwrite=True)
     assert name_in(folder) == "old"
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path):
+    with pytest.raises(IsADirectoryError, match="must be the name of a file"), staged_file(tmp_path, overwrite=True):
+        raise AssertionError("the block must not start")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bagwise.experiments.leaderboard.presets import Preset, Setup
+from bagwise.experiments.leaderboard.presets import BenchmarkPreset, Setup
 from bagwise.training import Recipe
 
 SETUP = Setup(
@@ -12,5 +12,7 @@ SETUP = Setup(
     recipe=Recipe(batch_instances=256, optimizer="adam", schedule="constant"),
     learning_rates=(0.003, 0.03),
 )
-TINY = Preset(images=SETUP, tables=SETUP, budget=12, bag_kinds=("uniform",), bag_sizes=(4, 64), seeds=1, is_small=True)
+TINY = BenchmarkPreset(
+    images=SETUP, tables=SETUP, budget=12, bag_kinds=("uniform",), bag_sizes=(4, 64), seeds=1, is_small=True
+)
 CHECKPOINTED = replace(TINY, checkpoint_every=1)

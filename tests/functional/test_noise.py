@@ -218,6 +218,5 @@ def test_the_method_is_the_function():
         BagLayout.from_sizes([2, 4]),
         torch.tensor([[0.5, 0.5, 0], [0, 0, 1]]),
     )
-    for reduction in ("mean", "none"):
-        expected = noisy_bag_kl(*problem, NOISES[0], reduction=reduction)
-        assert torch.equal(NoisyKL(NOISES[0]).loss(*problem, reduction=reduction), expected)
+    expected = noisy_bag_kl(*problem, NOISES[0], reduction="none")
+    assert torch.equal(NoisyKL(NOISES[0]).loss(*problem), expected)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bagwise.report.model_bags import BagComparison, DescribedRows, _draw_bags
+from bagwise.report.model_bags import BagComparison, DescribedRows, draw_bags
 from bagwise.report.model_statistics import calibration, class_balance, confidence, fit_to_bags
 
 
@@ -107,11 +107,12 @@ def test_what_is_drawn_of_many_bags(truthful):
 
 def test_held_out_bags_come_first_when_bags_are_drawn():
     sizes, held_out = np.full(1000, 10), np.arange(1000) % 10 == 3
-    kept = _draw_bags(sizes, held_out, 2000, np.random.default_rng(0))
+    kept = draw_bags(sizes, held_out, 2000)
     assert kept.sum() == 200
     assert kept[held_out].all()
-    kept = _draw_bags(np.array([50, 60]), np.array([False, False]), 10, np.random.default_rng(0))
+    kept = draw_bags(np.array([50, 60]), np.array([False, False]), 10)
     assert kept.sum() == 1
+    assert draw_bags(np.array([50, 60]), np.array([False, False]), 10, fewest=2).all()
 
 
 def test_calibration_bins_hold_everything_once_and_sit_on_the_diagonal(truthful):

@@ -46,8 +46,7 @@ def same(first, second):
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize(("rounds", "crossed"), [(1, False), (2, False), (3, True)])
-def test_it_learns_from_bags_larger_than_a_batch(rounds, crossed):
+def test_it_learns_from_bags_larger_than_a_batch():
     points, labels = two_clouds()
     order = (labels + torch.randn(120, generator=torch.Generator().manual_seed(1))).argsort()  # bags that differ
     points, labels = points[order], labels[order]
@@ -59,17 +58,12 @@ def test_it_learns_from_bags_larger_than_a_batch(rounds, crossed):
     def score(found):
         return {"accuracy": float((found.argmax(dim=1) == labels).float().mean())}
 
-    result = run(
-        network, bags, recipe, start=guess(bags), rounds=rounds, crossed=crossed, label_evaluator=score,
-        labelling=Labelling(memory=0.3),
-    )  # fmt: skip
-    assert min(entry["labels"]["accuracy"] for entry in result.history) > 0.9  # in every round
+    result = run(network, bags, recipe, start=guess(bags), label_evaluator=score, labelling=Labelling(memory=0.3))
+    assert min(entry["labels"]["accuracy"] for entry in result.history) > 0.9  # in every epoch
     assert result.network is network
     assert not network.training
     assert (network(points).argmax(dim=1) == labels).float().mean() > 0.93
     assert (result.labels.argmax(dim=1) == labels).float().mean() > 0.93
-    assert [entry["round"] for entry in result.history] == sorted(entry["round"] for entry in result.history)
-    assert {entry["round"] for entry in result.history} == set(range(1, rounds + 1))
 
 
 def test_labels_meet_the_proportions_of_ragged_bags_in_any_order():
@@ -96,11 +90,10 @@ def test_the_order_of_the_rows_does_not_decide_what_is_labelled_how():
     torch.testing.assert_close(labels_second, labels_first[order], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(("rounds", "crossed"), [(1, False), (2, True)])
-def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path, rounds, crossed):
+def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path):
     bags = uniform_bags(*two_clouds(), 2, 12, seed=0)
     whole = new_network()
-    how = {"start": guess(bags), "rounds": rounds, "crossed": crossed}
+    how = {"start": guess(bags)}
     expected = run(whole, bags, **how)
     for stop_after in range(1, 4):
 
@@ -129,38 +122,6 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path, rounds, cro
     assert same(weights_of(whole), weights_of(once_more))
     with pytest.raises(CheckpointError, match="labelling"):
         run(new_network(), bags, **how, folder=folder, labelling=Labelling(cut=0.5))
-
-
-class Recorder(nn.Module):
-    """Notes who was shown which rows; the last column of a row is its number."""
-
-    calls = []  # noqa: RUF012  (shared by all copies: that is what it is for)
-
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, points):
-        self.calls.append((self.training, self, (points[:, 3] * 1000).round().int().tolist()))
-        return self.head(points)
-
-
-def test_crossed_students_are_never_asked_about_what_they_learned():
-    points, labels = two_clouds()
-    points[:, 3] = torch.arange(120) / 1000
-    bags = uniform_bags(points, labels, 2, 12, seed=0)
-    Recorder.calls.clear()
-    recipe = replace(RECIPE, epochs=2, batch_instances=20)  # one crossed epoch and one of everybody
-    run(Recorder(), bags, recipe, start=guess(bags), rounds=2, crossed=True, labelling=Labelling(warmup=0))
-    shown = {}
-    for training, who, rows in Recorder.calls:
-        shown.setdefault((training, id(who)), set()).update(rows)  # alive, so no other has its id
-    learned = [rows for (training, _), rows in shown.items() if training]
-    asked = [rows for (training, _), rows in shown.items() if not training]  # of the averaged weights, in that order
-    assert [len(rows) for rows in learned] == [60, 60, 120]
-    assert [len(rows) for rows in asked] == [60, 60, 120]
-    for own, others in zip(learned[:2], asked[:2], strict=True):
-        assert not own & others
 
 
 def test_the_bank_stays_as_it_is_while_a_student_warms_up():
@@ -212,10 +173,6 @@ def test_global_random_state_is_left_alone():
 
 def test_what_cannot_work_is_refused():
     bags = uniform_bags(*two_clouds(), 2, 12, seed=0)
-    with pytest.raises(ValueError, match="every round needs an epoch"):
-        run(new_network(), bags, rounds=5)
-    with pytest.raises(ValueError, match="Set rounds=2"):
-        run(new_network(), bags, crossed=True)
     with pytest.raises(ValueError, match=r"must be an nn\.Linear"):
         run(nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=1)), bags)
 

@@ -1,7 +1,8 @@
 import numpy as np
+import pytest
 import torch
 
-from bagwise.self_training.instances import ShuffledInstances
+from bagwise.self_training.instances import ShuffledInstances, rows_in_memory
 
 CPU = torch.device("cpu")
 
@@ -52,3 +53,13 @@ def test_a_dataset_is_read_as_a_tensor_is():
 
     for rows, values in ShuffledInstances(Squares(), 5, seed=0, device=CPU).epoch(0):
         np.testing.assert_allclose(values[:, 0].numpy(), rows.numpy() ** 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float64])
+def test_rows_for_a_probe_are_flat_and_floating_point(dtype):
+    instances = torch.randint(0, 255, (2500, 1, 2, 3), generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = instances.flatten(1) if dtype.is_floating_point else instances.flatten(1).float()
+    for given in (instances, torch.utils.data.Subset(instances, range(2500))):
+        got = rows_in_memory(given)
+        assert got.dtype == expected.dtype
+        assert torch.equal(got, expected)

@@ -1,6 +1,5 @@
 import datetime as dt
 import os
-import stat
 
 import polars as pl
 import pyarrow as pa
@@ -9,7 +8,8 @@ import pyarrow.ipc
 import pytest
 from polars.testing import assert_frame_equal
 
-from bagwise.tables.files import check_writable, file_type, open_parquet, read_frame, write_frame
+from bagwise.tables.files import file_type, open_parquet, read_frame
+from bagwise.tables.slices import write_slices
 
 FRAME = pl.DataFrame(
     {
@@ -33,7 +33,7 @@ def text_file(folder, content, name="table.csv"):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_table_comes_back_as_it_was_written(tmp_path, suffix):
     path = tmp_path / f"table{suffix}"
-    write_frame(FRAME, path)
+    write_slices([FRAME], path)
     assert_frame_equal(read_frame(path), FRAME)
     assert os.listdir(tmp_path) == [path.name]
 
@@ -41,7 +41,7 @@ def test_a_table_comes_back_as_it_was_written(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_lists_come_back_as_they_were_written(tmp_path, suffix):
     frame = pl.DataFrame({"embedding": [[0.5, 1.5], [2.0, 3.0]]})
-    write_frame(frame, tmp_path / f"table{suffix}")
+    write_slices([frame], tmp_path / f"table{suffix}")
     assert_frame_equal(read_frame(tmp_path / f"table{suffix}"), frame)
 
 
@@ -51,9 +51,9 @@ def test_files_of_pyarrow_can_be_read(tmp_path):
 
 
 def test_the_name_of_a_file_is_no_pattern(tmp_path):
-    write_frame(FRAME, tmp_path / "a[1].parquet")
-    write_frame(FRAME.head(1), tmp_path / "a1.parquet")
-    write_frame(FRAME, tmp_path / "a*.csv")
+    write_slices([FRAME], tmp_path / "a[1].parquet")
+    write_slices([FRAME.head(1)], tmp_path / "a1.parquet")
+    write_slices([FRAME], tmp_path / "a*.csv")
     assert read_frame(tmp_path / "a[1].parquet").height == 3
     assert open_parquet(tmp_path / "a[1].parquet").num_rows == 3
     assert sum(frame.height for frame in open_parquet(tmp_path / "a[1].parquet").slices(2)) == 3
@@ -117,7 +117,7 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path, name):
 @pytest.mark.parametrize("share", [0.3, 0.95])
 def test_a_truncated_file_is_refused_in_one_line(tmp_path, suffix, share):
     path = tmp_path / f"table{suffix}"
-    write_frame(pl.DataFrame({"x": range(1000)}), path)
+    write_slices([pl.DataFrame({"x": range(1000)})], path)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(ValueError, match="incomplete") as raised:
         read_frame(path)
@@ -126,7 +126,7 @@ def test_a_truncated_file_is_refused_in_one_line(tmp_path, suffix, share):
 
 def test_damage_within_a_parquet_file_is_found_when_its_rows_are_read(tmp_path):
     path = tmp_path / "table.parquet"
-    write_frame(pl.DataFrame({"x": [f"value {row}" for row in range(5000)]}), path)
+    write_slices([pl.DataFrame({"x": [f"value {row}" for row in range(5000)]})], path)
     content = bytearray(path.read_bytes())
     content[100:600] = bytes(500)
     path.write_bytes(content)
@@ -143,37 +143,6 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
         read_frame(tmp_path / "folder.csv")
 
 
-def test_lists_are_not_written_to_csv(tmp_path):
-    with pytest.raises(ValueError, match=r"'embedding'.*table\.parquet"):
-        write_frame(pl.DataFrame({"embedding": [[1.0]]}), tmp_path / "table.csv")
-    assert not os.listdir(tmp_path)
-
-
-def test_where_no_file_can_be_written_is_known_before(tmp_path):
-    with pytest.raises(OSError, match="there is no folder"):
-        write_frame(FRAME, tmp_path / "nowhere" / "table.csv")
-    (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(OSError, match="is a folder"):
-        write_frame(FRAME, tmp_path / "folder.csv")
-    if os.geteuid() == 0:
-        return  # nothing is forbidden to the administrator
-    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(PermissionError, match="may not write"):
-        check_writable(tmp_path / "table.csv")
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, suffix, full_disk):
-    path = tmp_path / f"table{suffix}"
-    write_frame(FRAME, path)
-    rows = pl.DataFrame({"x": pl.Series(range(200_000)).hash()})
-    with full_disk(), pytest.raises(OSError, match="cannot be written") as raised:
-        write_frame(rows, path)
-    assert "\n" not in str(raised.value)
-    assert_frame_equal(read_frame(path), FRAME)
-    assert os.listdir(tmp_path) == [path.name]
-
-
 @pytest.mark.parametrize("rows", [1, 3, 7, 100])
 def test_slices_of_a_parquet_file_are_its_rows_in_order(tmp_path, rows):
     frame = pl.DataFrame({"x": range(20), "y": [str(row) for row in range(20)]})
@@ -187,15 +156,15 @@ def test_slices_of_a_parquet_file_are_its_rows_in_order(tmp_path, rows):
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
-    write_frame(pl.DataFrame({"x": range(20)}), tmp_path / "table.parquet")
+    write_slices([pl.DataFrame({"x": range(20)})], tmp_path / "table.parquet")
     file = open_parquet(tmp_path / "table.parquet")
-    write_frame(pl.DataFrame({"x": range(10)}), tmp_path / "table.parquet")
+    write_slices([pl.DataFrame({"x": range(10)})], tmp_path / "table.parquet")
     with pytest.raises(ValueError, match="changed while it was read"):
         list(file.slices(8))
 
 
 def test_only_parquet_files_with_rows_can_be_read_in_slices(tmp_path):
-    write_frame(FRAME, tmp_path / "table.csv")
+    write_slices([FRAME], tmp_path / "table.csv")
     with pytest.raises(ValueError, match="only Parquet"):
         open_parquet(tmp_path / "table.csv")
     FRAME.head(0).write_parquet(tmp_path / "table.parquet")

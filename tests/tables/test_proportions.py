@@ -98,9 +98,17 @@ def test_a_row_without_values_is_unknown():
         shares([[None, None]], counts=True)
 
 
-@pytest.mark.parametrize("row", [[-1, 3], [0, 0], [math.inf, 1], [None, 1]])
-def test_counts_that_are_none(row):
-    with pytest.raises(ValueError, match=r"counts must be finite, not negative, and not all zero, but bag 1"):
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([-1, 3], r"not be negative, but bag 1 has \[-1, 3\]\. Clip"),
+        ([0, 0], r"not be all zero, but bag 1 has \[0, 0\]\. .* empty"),
+        ([math.inf, 1], r"be finite, and known .*, but bag 1 has \[inf, 1\]\. Fill"),
+        ([None, 1], r"be finite, and known .*, but bag 1 has \[nan, 1\]\. Fill"),
+    ],
+)
+def test_counts_that_are_none(row, message):
+    with pytest.raises(ValueError, match=f"counts must {message}"):
         shares([[1, 1], row], counts=True)
 
 

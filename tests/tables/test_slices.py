@@ -1,7 +1,11 @@
+import os
+
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
-from bagwise.tables.files import ParquetFile
+from bagwise.commands.outputs import staged_file
+from bagwise.tables.files import ParquetFile, read_frame
 from bagwise.tables.slices import open_table, write_slices
 
 FRAME = pl.DataFrame(
@@ -43,3 +47,19 @@ def test_an_error_between_slices_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_slices(frames(), tmp_path / "table.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, suffix, full_disk):
+    path = tmp_path / f"table{suffix}"
+    write_slices([FRAME], path)
+    rows = pl.DataFrame({"x": pl.Series(range(200_000)).hash()})
+    with (
+        full_disk(),
+        pytest.raises(OSError, match="cannot be written") as raised,
+        staged_file(path, overwrite=True) as new,
+    ):
+        write_slices([rows], new)
+    assert "\n" not in str(raised.value)
+    assert_frame_equal(read_frame(path, text=["id"]), FRAME)
+    assert os.listdir(tmp_path) == [path.name]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bagwise.bags import BagLoader, Bags, ImageAugment, bags_by_column
-from bagwise.methods import get_method
+from bagwise.functional import bag_kl
 from bagwise.training import Evaluator, Recipe, train
 from bagwise.training.progress import Bar, progress_bar
 
@@ -98,7 +98,7 @@ def test_history(make_bags, make_network):
 
 def test_the_reported_loss_is_the_mean_over_known_bags(make_bags, make_network):
     bags, network = make_bags(unknown=[0]), make_network()
-    expected = get_method("kl").loss(network(bags.instances), bags.layout, bags.proportions)
+    expected = bag_kl(network(bags.instances), bags.layout, bags.proportions)
     result = train(network, bags=bags, recipe=Recipe(epochs=1, learning_rate=0.0, batch_instances=9))
     assert result.history[0]["loss"] == pytest.approx(expected.item(), rel=1e-6)
 
@@ -263,3 +263,16 @@ def test_the_bar_shows_loss_throughput_and_time_left(monkeypatch, capsys):
     shown = capsys.readouterr().err
     assert "0.1000" in shown
     assert "12,346 instances/s" in shown
+
+
+class MeanLoss:
+    """A method that takes the mean by itself."""
+
+    def loss(self, logits, layout, proportions):
+        return bag_kl(logits, layout, proportions)
+
+
+@pytest.mark.parametrize("fields", [{}, {"chunk_instances": 3}])
+def test_a_method_must_give_a_loss_for_each_bag(make_bags, make_network, fields):
+    with pytest.raises(ValueError, match=r"one loss for each of the \d bags .* gave a tensor of shape \[\]"):
+        train(make_network(), bags=make_bags(), method=MeanLoss(), recipe=Recipe(batch_instances=16, **fields))

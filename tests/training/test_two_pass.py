@@ -21,8 +21,7 @@ def gradients(network, bags, method, chunk):
     loader = BagLoader(bags, bags.num_instances, seed=0, chunk_instances=chunk)
     (batch,) = loader.epoch(0)
     if chunk is None:
-        loss = method.loss(model(batch.instances), batch.layout, batch.proportions)
-        loss.backward()
+        method.loss(model(batch.instances), batch.layout, batch.proportions).mean().backward()
     else:
         assert batch.is_in_pieces
         backward_in_pieces(fabric, model, method, batch, 1 / bags.num_bags, True)
@@ -100,7 +99,7 @@ def test_dropout_draws_the_same_masks_in_both_passes(make_network, make_bags):
     (batch,) = BagLoader(bags, bags.num_instances, seed=0, chunk_instances=16).epoch(0)
     network.zero_grad()
     logits = torch.cat([network(piece) for piece in batch.pieces])
-    method.loss(logits, batch.layout, batch.proportions).backward()
+    method.loss(logits, batch.layout, batch.proportions).mean().backward()
     together = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
     torch.testing.assert_close(pieces, together)
 

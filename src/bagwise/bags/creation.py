@@ -76,12 +76,11 @@ def clustered_bags(
     bag_size: int,
     seed: int,
     *,
-    clusters: int | None = None,
     features: np.ndarray | Tensor | None = None,
 ) -> Bags:
     """Draw each bag from one k-means cluster, so that the instances of a bag are alike.
 
-    Every cluster is cut into as many full bags as fit; what is left of it is dropped.
+    There are as many clusters as classes. Each is cut into as many full bags as fit; what is left of it is dropped.
 
     Args:
         instances: `[instances, ...]`, tensor, array or map-style dataset.
@@ -89,7 +88,6 @@ def clustered_bags(
         num_classes: number of classes.
         bag_size: instances per bag.
         seed: seed of the clustering and of the draw within clusters.
-        clusters: number of clusters; by default the number of classes.
         features: `[instances, features]` what to cluster; by default the instances themselves, flattened.
     """
     from sklearn.cluster import MiniBatchKMeans
@@ -101,20 +99,16 @@ def clustered_bags(
         features = instances.detach().cpu().float().numpy()
     points = np.asarray(features, dtype=np.float32).reshape(len(features), -1)
     check_one_per_instance("features", len(points), len(labels))
-    clusters = num_classes if clusters is None else clusters
-    check_count("clusters", clusters)
-    k_means = MiniBatchKMeans(clusters, random_state=seed, n_init="auto", batch_size=4096)
+    k_means = MiniBatchKMeans(num_classes, random_state=seed, n_init="auto", batch_size=4096)
     cluster_of = k_means.fit_predict(points)
     generator = np.random.default_rng(seed)
     order = []
-    for cluster in range(clusters):
+    for cluster in range(num_classes):
         members = generator.permutation(np.flatnonzero(cluster_of == cluster))
         order.append(members[: len(members) // bag_size * bag_size])
     rows = np.concatenate(order)
     if len(rows) == 0:
-        raise ValueError(
-            f"no cluster holds a full bag of {bag_size}; ask for fewer clusters than {clusters} or smaller bags."
-        )
+        raise ValueError(f"no cluster holds a full bag of {bag_size}; ask for smaller bags.")
     return _cut(instances, labels, rows, num_classes, bag_size)
 
 

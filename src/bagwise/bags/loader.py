@@ -80,7 +80,6 @@ class BagLoader:
         device: where batches are wanted.
         augment: what is done to the raw instances on the device; None hands them out as they are.
         strong_augment: gives each whole batch a second view of the same raw instances; None gives none.
-        shuffle: whether each epoch has an order of its own.
         rank: number of this process.
         world_size: number of processes.
         drop_last: leave out the last batch of an epoch when it is not full (and not the only one), so that
@@ -104,7 +103,6 @@ class BagLoader:
         device: torch.device | str = "cpu",
         augment: Augment | None = None,
         strong_augment: Augment | None = None,
-        shuffle: bool = True,
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
@@ -117,7 +115,7 @@ class BagLoader:
         self.bags = bags
         self.device = torch.device(device)
         self._batch_instances, self._chunk = batch_instances, chunk_instances
-        self._seed, self._shuffle, self._drop_last = seed, shuffle, drop_last
+        self._seed, self._drop_last = seed, drop_last
         self._rank, self._world_size = rank, world_size
         self._augment, self._strong_augment = augment, strong_augment
         self._source = instance_source(bags.instances, self.device, workers)
@@ -127,9 +125,8 @@ class BagLoader:
     def plan(self, epoch: int) -> EpochPlan:
         """Return what this epoch will consist of, over all processes."""
         all_sizes = self.bags.layout.host_sizes
-        order = np.arange(self.bags.num_bags)
-        if self._shuffle:
-            order = np.random.default_rng(derived_seed(self._seed, "order", epoch)).permutation(order)
+        generator = np.random.default_rng(derived_seed(self._seed, "order", epoch))
+        order = generator.permutation(self.bags.num_bags)
         ends = np.cumsum(all_sizes[order])
         batches, start, filled = [], 0, 0
         while start < len(order):

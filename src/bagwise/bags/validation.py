@@ -31,6 +31,15 @@ def check_logits(logits: Tensor) -> None:
         )
 
 
+def check_losses(losses: Tensor, num_bags: int) -> None:
+    """Raise unless a method gave one loss per bag: a mean or a sum would be followed with a step of another size."""
+    if losses.shape != (num_bags,):
+        raise ValueError(
+            f"a method must give one loss for each of the {num_bags} bags of a batch, but gave a tensor of shape "
+            f"{list(losses.shape)}. Leave the mean to the training."
+        )
+
+
 def check_bag_index(bag_index: Tensor, num_bags: int | None = None) -> None:
     """Raise unless `bag_index` holds one bag number per instance, each from 0 to `num_bags - 1`."""
     if not isinstance(bag_index, Tensor):
@@ -204,7 +213,7 @@ def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:
         bag = int(odd[0])
         raise ValueError(
             f"counts must be finite, and known for all classes or for none, but bag {bag_names[bag]!r} has "
-            f"{_row(counts, bag)}. Fill them in (0 where nobody was counted), or make the whole row NaN (unknown)."
+            f"{_row(counts, bag)}. Fill them in (0 where nobody was counted), or leave the whole row empty (NaN)."
         )
     negative = torch.nonzero((counts < 0).any(dim=1))
     if negative.numel():
@@ -217,7 +226,7 @@ def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:
         bag = int(empty[0])
         raise ValueError(
             f"counts must not be all zero, but bag {bag_names[bag]!r} has {_row(counts, bag)}. "
-            "For a bag with unknown proportions, make the whole row NaN."
+            "For a bag with unknown proportions, leave the whole row empty (NaN)."
         )
 
 

@@ -12,6 +12,7 @@ import typer
 from bagwise.cli.messages import failures_explained
 from bagwise.cli.sweeping import (
     DEFAULT_OUT,
+    DEFAULT_README,
     BagSizes,
     Data,
     Figures,
@@ -19,11 +20,13 @@ from bagwise.cli.sweeping import (
     MaxSeconds,
     OnRay,
     Out,
+    Readme,
     ReportOnly,
     Seeds,
     ShardOfCells,
     choose_manner,
     parse_list,
+    print_report,
     raise_for_failed,
     run_sweep,
     way_on,
@@ -57,9 +60,7 @@ def benchmark(
     data: Data = None,
     out: Out = DEFAULT_OUT,
     figures: Figures = None,
-    readme: Annotated[Path, typer.Option(help="File whose marked table --report-only brings up to date.")] = Path(
-        "README.md"
-    ),
+    readme: Readme = DEFAULT_README,
     shard: ShardOfCells = None,
     jobs: Jobs = None,
     ray: OnRay = False,
@@ -132,7 +133,6 @@ def _prepare(cells: Sequence[BenchmarkCell], folder: Path | None) -> RunCell[Ben
 
 def _print_report(report: LeaderboardReport) -> None:
     """Print the accuracies, a row per contender, what they say, and where everything is."""
-    from rich.console import Console
     from rich.table import Table
 
     from bagwise.report.leaderboard import leaderboard_caption
@@ -151,10 +151,4 @@ def _print_report(report: LeaderboardReport) -> None:
             for setting in board.settings
         ]
         table.add_row(label(name), *cells)
-    console = Console()
-    console.print(table)
-    console.print(headline(board), highlight=False)
-    for kind, path in [("page", report.page), *(("figure", path) for path in report.figures)]:
-        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
-    if report.readme is not None:
-        console.print(f"table brought up to date: {report.readme}", highlight=False)
+    print_report(table, report, headline(board))

@@ -12,6 +12,7 @@ import typer
 from bagwise.cli.messages import failures_explained
 from bagwise.cli.sweeping import (
     DEFAULT_OUT,
+    DEFAULT_README,
     BagSizes,
     Data,
     Figures,
@@ -19,11 +20,13 @@ from bagwise.cli.sweeping import (
     MaxSeconds,
     OnRay,
     Out,
+    Readme,
     ReportOnly,
     Seeds,
     ShardOfCells,
     choose_manner,
     parse_list,
+    print_report,
     raise_for_failed,
     run_sweep,
     way_on,
@@ -50,9 +53,7 @@ def reproduce(
     data: Data = None,
     out: Out = DEFAULT_OUT,
     figures: Figures = None,
-    readme: Annotated[Path, typer.Option(help="File whose marked table --report-only brings up to date.")] = Path(
-        "README.md"
-    ),
+    readme: Readme = DEFAULT_README,
     shard: ShardOfCells = None,
     jobs: Jobs = None,
     ray: OnRay = False,
@@ -117,7 +118,6 @@ def _prepare(cells: Sequence[Cell], folder: Path | None) -> RunCell[Cell]:
 
 def _print_report(report: Report) -> None:
     """Print the accuracies, a row per bag size, and where everything is."""
-    from rich.console import Console
     from rich.table import Table
 
     from bagwise.report.markdown import results_caption
@@ -130,9 +130,4 @@ def _print_report(report: Report) -> None:
         table.add_column(LOSS_LABELS[loss], justify="right")
     for size in summary.bag_sizes:
         table.add_row(str(size), *(str(summary.accuracy[loss].get(size, "–")) for loss in summary.losses))
-    console = Console()
-    console.print(table)
-    for label, path in [("page", report.page), *(("figure", path) for path in report.figures)]:
-        console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
-    if report.readme is not None:
-        console.print(f"table brought up to date: {report.readme}", highlight=False)
+    print_report(table, report)

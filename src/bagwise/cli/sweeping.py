@@ -13,8 +13,12 @@ import typer
 from bagwise.cli.messages import command_line
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from bagwise.experiments.records import CellType
     from bagwise.experiments.sweep import FailedCell, RunCell
+    from bagwise.report.build import Report
+    from bagwise.report.leaderboard import LeaderboardReport
 
 BagSizes = Annotated[str | None, typer.Option(help="For example 1,16,256; by default the preset's.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Repetitions; by default the preset's.")]
@@ -24,6 +28,7 @@ Figures = Annotated[
     Path | None,
     typer.Option(help="Folder of the PNG figures; by default docs/figures with --report-only, else the records'."),
 ]
+Readme = Annotated[Path, typer.Option(help="File whose marked table --report-only brings up to date.")]
 ShardOfCells = Annotated[str | None, typer.Option("--shard", help="Run part 2 of 8 of the cells: 2/8.")]
 Jobs = Annotated[
     int | None,
@@ -33,7 +38,7 @@ OnRay = Annotated[bool, typer.Option("--ray", help="Run the cells on a Ray clust
 ReportOnly = Annotated[bool, typer.Option("--report-only", help="Run nothing, redraw from the records.")]
 MaxSeconds = Annotated[float | None, typer.Option(min=0, help="Start no run that would end later than this.")]
 
-DEFAULT_OUT = Path("results")
+DEFAULT_OUT, DEFAULT_README = Path("results"), Path("README.md")
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,20 @@ def run_sweep(
     if left := set(missing_cells(cells, out)) - {one.cell for one in failed}:
         console.print(f"{len(left)} of {len(cells)} cells are left; run the same command again to go on.")
     return failed
+
+
+def print_report(table: Table, report: Report | LeaderboardReport, saying: str | None = None) -> None:
+    """Print a table, what it says, and where the page, the figures and the brought-up-to-date table are."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(table)
+    if saying is not None:
+        console.print(saying, highlight=False)
+    for kind, path in [("page", report.page), *(("figure", path) for path in report.figures)]:
+        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+    if report.readme is not None:
+        console.print(f"table brought up to date: {report.readme}", highlight=False)
 
 
 def raise_for_failed(failed: Sequence[FailedCell[CellType]]) -> None:

@@ -16,11 +16,11 @@ from bagwise.commands.matching import match_bags
 from bagwise.commands.outputs import staged_file
 from bagwise.commands.prediction import Progress, RowPredictor, check_kept, prediction_frame
 from bagwise.estimator import ProportionClassifier
+from bagwise.functional.apportion import HOW
 from bagwise.metrics import bag_l1
-from bagwise.tables.files import file_type, write_frame
+from bagwise.tables.files import file_type
+from bagwise.tables.slices import write_slices
 from bagwise.tables.surprises import Surprise
-
-HOW = ("lp", "rot", "combinatorial")
 
 # Weight of the model's predictions against the proportions, where nobody says.
 _ALPHA = 0.5
@@ -119,7 +119,7 @@ def apportion_file(
         index = torch.tensor([number_of[name] for name in frame[bag].to_list()])
         logits = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()  # not minus infinity
         plan = BF.apportion(logits, index, shares, how=how, alpha=alpha)
-        write_frame(prediction_frame(frame.select(keep), labels, plan.labels.numpy()), staged)
+        write_slices([prediction_frame(frame.select(keep), labels, plan.labels.numpy())], staged)
     classes = np.eye(len(labels))[plan.labels.numpy().argmax(axis=1)]
     return Apportioned(
         labels=str(out),

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from bagwise.commands.outputs import staged_model_folder
 from bagwise.commands.training_data import TrainingData, TrainingFiles, read_training_data
 from bagwise.commands.understanding import Understanding, understand
 from bagwise.estimator import ProportionClassifier
 from bagwise.model_selection import AccuracyEstimate
 from bagwise.report.model import write_model_report
-from bagwise.report.model_bags import MOST_ROWS, describe_rows
+from bagwise.report.model_bags import MOST_ROWS, describe_rows, draw_bags, was_held_out
 from bagwise.report.model_findings import find
 from bagwise.tables.slices import FrameInMemory
 
@@ -130,18 +128,11 @@ def fit_files(
 
 
 def _some_bags(data: TrainingData, bag: str, classifier: ProportionClassifier) -> pl.DataFrame:
-    """Read the rows of as many bags as fit in memory easily: all of them, where they do.
-
-    Held-out bags come first, as in `describe_rows`: without them a report would say that none were kept from training.
-    """
+    """Read the rows of as many bags as fit in memory easily: all of them, where they do."""
     import polars as pl
 
-    matched, report = data.matched, classifier.bag_report_
-    held_out = dict(zip(report["bag"], report["held_out"], strict=True))
-    is_seen = np.array([not held_out[name] for name in matched.bags])
-    chance = np.random.default_rng(0).permutation(len(matched.bags))
-    order = np.lexsort([chance, is_seen])
-    num_chosen = np.searchsorted(np.cumsum(matched.sizes[order]), MOST_ROWS, side="right")
-    chosen = {matched.bags[number] for number in order[: max(2, num_chosen)]}
+    matched = data.matched
+    kept = draw_bags(matched.sizes, was_held_out(classifier, matched.bags), MOST_ROWS, fewest=2)
+    chosen = {name for name, is_kept in zip(matched.bags, kept, strict=True) if is_kept}
     slices = data.rows.slices(_ROWS_PER_SLICE, [bag, *data.inputs])
     return pl.concat(frame.filter([name in chosen for name in frame[bag].to_list()]) for frame in slices)

@@ -36,9 +36,8 @@ from bagwise.model_selection.identifiability import BagWarning, identifiability_
 from bagwise.networks import build_network
 from bagwise.onnx_export import export_onnx
 from bagwise.tables.preprocessing import PLURALS
-from bagwise.tables.proportions import ProportionTable, read_proportions
 from bagwise.tables.reading import read_table
-from bagwise.tables.shares import clean_shares
+from bagwise.tables.shares import read_shares
 from bagwise.tables.spool import spool_parquet, survey_parquet
 from bagwise.training import Recipe
 
@@ -222,14 +221,19 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
         elif isinstance(bags, Memberships):
             probabilities, bags = probabilities[bags.rows], bags.bag_ids
         index, names = number_bags(bags)
-        table = read_proportions(proportions, likely_column=likely_column)
+        table, shares = read_shares(
+            proportions,
+            names,
+            np.bincount(index),
+            counts=self.counts,
+            noise=self.proportion_noise,
+            likely_column=likely_column,
+        )
         if list(table.classes) != self.classes_.tolist():
             raise ValueError(
                 f"proportions must have the classes that the model was fitted on, {self.classes_.tolist()}, but have "
                 f"{list(table.classes)}."
             )
-        rows = table.rows_of(names, allow_others=isinstance(proportions, ProportionTable))
-        shares = clean_shares(table, rows, names, np.bincount(index), counts=self.counts, noise=self.proportion_noise)
         logits = torch.from_numpy(probabilities).log()
         return -float(bag_kl_divergence(logits, torch.from_numpy(index), torch.from_numpy(shares)))
 

@@ -14,8 +14,7 @@ from bagwise.bags import Bags, Memberships
 from bagwise.bags.data import number_bags
 from bagwise.bags.validation import check_enough_known_bags, check_one_per_instance
 from bagwise.functional.noise import ProportionNoise
-from bagwise.tables.proportions import ProportionTable, read_proportions
-from bagwise.tables.shares import clean_shares
+from bagwise.tables.shares import read_shares
 
 
 def bags_of_one(inputs: Any, y: Any) -> tuple[np.ndarray, Bags]:
@@ -69,8 +68,6 @@ def known_shares(
     likely_column: object,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes and the shares `[bags, classes]` of the bags called `names`, which hold `sizes` instances."""
-    table = read_proportions(proportions, likely_column=likely_column)
-    rows = table.rows_of(names, allow_others=isinstance(proportions, ProportionTable))
-    shares = clean_shares(table, rows, names, sizes, counts=counts, noise=noise)
+    table, shares = read_shares(proportions, names, sizes, counts=counts, noise=noise, likely_column=likely_column)
     check_enough_known_bags(int((~np.isnan(shares[:, 0])).sum()))
     return np.array(table.classes), shares

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic
 
+from bagwise.experiments.locking import locked
 from bagwise.experiments.records import AnyCell, CellType, Record, record_path, write_record
 from bagwise.experiments.time_limit import TimeLimit
 from bagwise.training import NonFiniteLossError
@@ -185,7 +185,7 @@ def _compute(
 ) -> Ended[CellType] | None:
     """Compute and write one cell, or say why it failed; None where another process has it in hand, or has done it."""
     work = _work_folder(cell, out)
-    with _claim(cell, work) as is_ours:
+    with locked(work / f"{cell.name}.lock", wait=False) as is_ours:
         if not is_ours or record_path(out, cell).exists():
             return None
         try:
@@ -195,36 +195,6 @@ def _compute(
         write_record(out, record)
         clear_work(cell, work)
     return record
-
-
-@contextlib.contextmanager
-def _claim(cell: AnyCell, work: Path) -> Iterator[bool]:
-    """Try to reserve a cell for this process while the block runs; a kill ends the claim too."""
-    with locked(work / f"{cell.name}.lock", wait=False) as is_ours:
-        yield is_ours
-
-
-@contextlib.contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock on a file while the block runs, and give whether it is ours: only without `wait` it may not be.
-
-    A kill ends the lock too.
-    """
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system: two processes may do the same work, and write the same files
-        yield True
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            is_ours = True
-        except BlockingIOError:
-            is_ours = False
-        except OSError:  # a file system without locks
-            is_ours = True
-        yield is_ours
 
 
 def _start_worker() -> None:

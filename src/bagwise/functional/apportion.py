@@ -15,6 +15,8 @@ from bagwise.functional.rot import solve_rot
 from bagwise.functional.segments import expand
 from bagwise.functional.transport import solve_transport
 
+HOW = ("rot", "lp", "combinatorial")
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -66,7 +68,7 @@ def apportion(
         >>> plan.labels.argmax(dim=1)
         tensor([0, 1, 1])
     """
-    check_choice("how", how, ("rot", "lp", "combinatorial"))
+    check_choice("how", how, HOW)
     inputs = prepare(logits, bag_index, proportions)
     if how == "rot":
         check_alpha(alpha)

@@ -20,7 +20,7 @@ from bagwise.functional.exact_plan import (
     exact_assignment,
     exact_loss,
 )
-from bagwise.functional.inputs import REDUCTIONS, Inputs, prepare
+from bagwise.functional.inputs import DIVERGENCES, REDUCTIONS, Inputs, prepare
 
 _COUNT_COSTS: dict[str, type[CountCost]] = {"kl": KLCounts, "l1": L1Counts, "l2": L2Counts}
 
@@ -61,7 +61,7 @@ def combinatorial(
         tensor(0.3690)
     """
     check_alpha(alpha)
-    check_choice("divergence", divergence, _COUNT_COSTS)
+    check_choice("divergence", divergence, DIVERGENCES)
     check_choice("reduction", reduction, REDUCTIONS)
     inputs = prepare(logits, bag_index, proportions)
     solve = partial(_solve, inputs.proportions.double(), alpha, divergence)
@@ -72,7 +72,7 @@ def combinatorial(
 def solve_combinatorial(inputs: Inputs, alpha: float, divergence: str) -> Assignment:
     """Return the labels that `combinatorial` finds, with the proof of their optimality."""
     check_alpha(alpha)
-    check_choice("divergence", divergence, _COUNT_COSTS)
+    check_choice("divergence", divergence, DIVERGENCES)
     return exact_assignment(inputs, partial(_solve, inputs.proportions.double(), alpha, divergence), alpha)
 
 

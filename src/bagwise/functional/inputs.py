@@ -12,6 +12,7 @@ from bagwise.bags.setting_checks import check_choice
 from bagwise.bags.validation import check_instances, check_logits, check_proportions
 
 REDUCTIONS = ("mean", "sum", "none")
+DIVERGENCES = ("kl", "l1", "l2")
 
 
 @dataclass(frozen=True, eq=False)

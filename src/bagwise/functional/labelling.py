@@ -27,8 +27,8 @@ class Labelling:
         least: share of the instances of each class, the surest, that are learned from however low their labels are: a
             class that nobody is sure of must not vanish.
         memory: share of the bank that is kept when the teacher's predictions of an epoch are mixed in.
-        warmup: share of the epochs of a round, from its first on, in which the bank stays as it is: a student that has
-            just begun knows less than what it is taught.
+        warmup: share of the epochs, from the first on, in which the bank stays as it is: a student that has just begun
+            knows less than what it is taught.
     """
 
     temperature: float = 0.75

@@ -13,7 +13,7 @@ from torch import Tensor
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.setting_checks import check_choice
 from bagwise.functional.fused import fused_proportion_loss, has_kernels
-from bagwise.functional.inputs import REDUCTIONS, Inputs, check_arguments, reduce_bags
+from bagwise.functional.inputs import DIVERGENCES, REDUCTIONS, Inputs, check_arguments, reduce_bags
 from bagwise.functional.segments import expand, segment_logsumexp, segment_sum
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
@@ -73,7 +73,7 @@ def proportion_loss(
     check_choice("reduction", reduction, REDUCTIONS)
     layout = check_arguments(logits, bag_index, proportions)
     if not callable(divergence):
-        check_choice("divergence", divergence, ("kl", "l1", "l2"))
+        check_choice("divergence", divergence, DIVERGENCES)
         if has_kernels(logits, layout):
             return fused_proportion_loss(logits, layout, proportions, divergence, reduction)
     inputs = Inputs.of(logits, layout, proportions)

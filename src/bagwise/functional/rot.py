@@ -18,6 +18,8 @@ from bagwise.functional.rot_problem import build_problem
 from bagwise.functional.rot_solver import solve
 from bagwise.functional.segments import expand, segment_logsumexp, segment_max, segment_sum
 
+GRADIENTS = ("envelope", "unrolled")
+
 
 def rot(
     logits: Tensor,
@@ -63,7 +65,7 @@ def rot(
     """
     check_alpha(alpha)
     check_epsilon(epsilon)
-    check_choice("gradient", gradient, ("envelope", "unrolled"))
+    check_choice("gradient", gradient, GRADIENTS)
     check_choice("reduction", reduction, REDUCTIONS)
     layout = check_arguments(logits, bag_index, proportions)
     if gradient == "envelope" and has_rot_kernel(logits, layout, alpha, epsilon):

@@ -34,6 +34,8 @@ from bagwise.functional.transport_solvers import (
     sort_two_classes,
 )
 
+MARGINALS = ("fractional", "rounded")
+
 # Measured (see benchmarks/losses.py): the n x n assignment wins in small bags and where classes are many, POT's network
 # simplex in between, our own solver in very large bags with few classes (and where POT is missing). On a GPU, bags are
 # solved all at once.
@@ -77,7 +79,7 @@ def transport_lp(
         >>> transport_lp(logits, torch.tensor([0, 0, 0]), torch.tensor([[1 / 3, 2 / 3]]))
         tensor(0.6381)
     """
-    check_choice("marginals", marginals, ("fractional", "rounded"))
+    check_choice("marginals", marginals, MARGINALS)
     check_choice("reduction", reduction, REDUCTIONS)
     inputs = prepare(logits, bag_index, proportions)
     return exact_loss(inputs, _solver(inputs, marginals), alpha=1.0, reduction=reduction)
@@ -86,7 +88,7 @@ def transport_lp(
 @torch.no_grad()
 def solve_transport(inputs: Inputs, marginals: str) -> Assignment:
     """Return the labels that `transport_lp` finds, with the proof of their optimality."""
-    check_choice("marginals", marginals, ("fractional", "rounded"))
+    check_choice("marginals", marginals, MARGINALS)
     return exact_assignment(inputs, _solver(inputs, marginals), alpha=1.0)
 
 

@@ -14,6 +14,6 @@ from bagwise.bags.layout import BagLayout
 class AvgKL:
     """Give every instance its bag's proportions as a soft label: `functional.avg_kl`. A baseline."""
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.avg_kl`."""
-        return BF.avg_kl(logits, layout, proportions, reduction=reduction)
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.avg_kl` of each bag, `[bags]`."""
+        return BF.avg_kl(logits, layout, proportions, reduction="none")

@@ -20,14 +20,13 @@ class LossMethod(Protocol):
     into chunks.
     """
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return the loss of a batch of bags.
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return the loss of each bag of a batch, `[bags]`.
 
         Args:
             logits: `[instances, classes]`.
             layout: which instance lies in which bag.
             proportions: `[bags, classes]`; a row of NaN is a bag with unknown proportions and gives no loss.
-            reduction: "mean" over the bags with known proportions, "sum", or "none" for `[bags]`.
         """
         ...
 

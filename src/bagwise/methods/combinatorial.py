@@ -9,6 +9,7 @@ from torch import Tensor
 from bagwise import functional as BF
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.setting_checks import check_alpha, check_choice
+from bagwise.functional.inputs import DIVERGENCES
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Combinatorial:
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
-        check_choice("divergence", self.divergence, ("kl", "l1", "l2"))
+        check_choice("divergence", self.divergence, DIVERGENCES)
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.combinatorial`."""
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.combinatorial` of each bag, `[bags]`."""
         return BF.combinatorial(
-            logits, layout, proportions, alpha=self.alpha, divergence=self.divergence, reduction=reduction
+            logits, layout, proportions, alpha=self.alpha, divergence=self.divergence, reduction="none"
         )

@@ -14,6 +14,6 @@ from bagwise.bags.layout import BagLayout
 class CountLikelihood:
     """Make each class's count in a bag likely, with independent instances: `functional.count_likelihood`."""
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.count_likelihood`."""
-        return BF.count_likelihood(logits, layout, proportions, reduction=reduction)
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.count_likelihood` of each bag, `[bags]`."""
+        return BF.count_likelihood(logits, layout, proportions, reduction="none")

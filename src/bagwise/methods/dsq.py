@@ -17,6 +17,6 @@ class DSQ:
     Only for bags drawn at random from one population, several to a batch.
     """
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.debiased_squares`."""
-        return BF.debiased_squares(logits, layout, proportions, reduction=reduction)
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.debiased_squares` of each bag, `[bags]`."""
+        return BF.debiased_squares(logits, layout, proportions, reduction="none")

@@ -14,6 +14,6 @@ from bagwise.bags.layout import BagLayout
 class KL:
     """Match each bag's mean prediction to its proportions, by cross-entropy: `functional.bag_kl`."""
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.bag_kl`."""
-        return BF.bag_kl(logits, layout, proportions, reduction=reduction)
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.bag_kl` of each bag, `[bags]`."""
+        return BF.bag_kl(logits, layout, proportions, reduction="none")

@@ -14,6 +14,6 @@ from bagwise.bags.layout import BagLayout
 class L1:
     """Match each bag's mean prediction to its proportions, by the sum of absolute differences."""
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
         """Return `functional.proportion_loss` with divergence "l1"."""
-        return BF.proportion_loss(logits, layout, proportions, divergence="l1", reduction=reduction)
+        return BF.proportion_loss(logits, layout, proportions, divergence="l1", reduction="none")

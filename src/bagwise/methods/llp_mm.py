@@ -24,6 +24,6 @@ class LLPMM:
     def __post_init__(self) -> None:
         check_count("order", self.order)
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.moment_matching`."""
-        return BF.moment_matching(logits, layout, proportions, order=self.order, reduction=reduction)
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.moment_matching` of each bag, `[bags]`."""
+        return BF.moment_matching(logits, layout, proportions, order=self.order, reduction="none")

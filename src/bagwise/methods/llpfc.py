@@ -21,7 +21,7 @@ class LLPFC:
 
     compares_bags: ClassVar[bool] = True
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
         """Return `functional.forward_correction`, and warn of a batch of one bag, from which nothing is learned."""
         if layout.num_bags == 1:
             warnings.warn(
@@ -29,4 +29,4 @@ class LLPFC:
                 "teaches nothing. Make the batches larger (batch_instances, or batch_size of the estimator).",
                 stacklevel=2,
             )
-        return BF.forward_correction(logits, layout, proportions, reduction=reduction)
+        return BF.forward_correction(logits, layout, proportions, reduction="none")

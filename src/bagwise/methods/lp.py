@@ -14,6 +14,6 @@ from bagwise.bags.layout import BagLayout
 class TransportLP:
     """Cross-entropy to the cheapest labels that meet the proportions exactly: `functional.transport_lp`."""
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.transport_lp`."""
-        return BF.transport_lp(logits, layout, proportions, reduction=reduction)
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.transport_lp` of each bag, `[bags]`."""
+        return BF.transport_lp(logits, layout, proportions, reduction="none")

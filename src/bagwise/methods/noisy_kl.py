@@ -22,6 +22,6 @@ class NoisyKL:
 
     noise: ProportionNoise
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.noise.noisy_bag_kl`."""
-        return noisy_bag_kl(logits, layout, proportions, self.noise, reduction=reduction)
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.noise.noisy_bag_kl` of each bag, `[bags]`."""
+        return noisy_bag_kl(logits, layout, proportions, self.noise, reduction="none")

@@ -27,6 +27,6 @@ class ROT:
         check_alpha(self.alpha)
         check_epsilon(self.epsilon)
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return `functional.rot`."""
-        return BF.rot(logits, layout, proportions, alpha=self.alpha, epsilon=self.epsilon, reduction=reduction)
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return `functional.rot` of each bag, `[bags]`."""
+        return BF.rot(logits, layout, proportions, alpha=self.alpha, epsilon=self.epsilon, reduction="none")

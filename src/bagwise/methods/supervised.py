@@ -15,7 +15,7 @@ from bagwise.bags.validation import check_single_instances
 class Supervised:
     """Cross-entropy to the label of each instance, given as the proportions of a bag of one."""
 
-    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return the cross-entropy; every bag must hold exactly one instance."""
+    def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
+        """Return the cross-entropy of each bag, `[bags]`; every bag must hold exactly one instance."""
         check_single_instances(layout.common_size)
-        return BF.avg_kl(logits, layout, proportions, reduction=reduction)
+        return BF.avg_kl(logits, layout, proportions, reduction="none")

@@ -16,8 +16,7 @@ from bagwise.bags.data import number_bags
 from bagwise.bags.setting_checks import check_count
 from bagwise.bags.validation import check_one_per_instance
 from bagwise.model_selection.scores import kl_score
-from bagwise.tables import ProportionTable, read_proportions
-from bagwise.tables.proportions import shares_of
+from bagwise.tables.shares import read_shares
 
 Columns = tuple[tuple[str, ...], Callable[[int, np.ndarray], Any]]
 
@@ -25,7 +24,7 @@ Columns = tuple[tuple[str, ...], Callable[[int, np.ndarray], Any]]
 _FEWEST_BAGS = 50
 
 
-class Predictor(Protocol):
+class PredictsProbabilities(Protocol):
     """What is asked of a model."""
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -68,7 +67,7 @@ class Importance:
 
 
 def permutation_importance(
-    model: Predictor,
+    model: PredictsProbabilities,
     X: Any,
     bags: Any,
     proportions: Any,
@@ -103,9 +102,8 @@ def permutation_importance(
     check_count("most_rows", most_rows)
     started = time.perf_counter()
     bag_index, names = number_bags(bags)
-    table = read_proportions(proportions)
-    rows = table.rows_of(names, allow_others=isinstance(proportions, ProportionTable))
-    shares = shares_of(table, rows, names, counts=True)  # what sums to 1 stays as it is
+    # as counts: what sums to 1 stays as it is
+    _, shares = read_shares(proportions, names, np.bincount(bag_index), counts=True, noise=None)
 
     rng = np.random.default_rng(seed)
     chosen = _sample(bag_index, ~np.isnan(shares[:, 0]), most_rows, rng)

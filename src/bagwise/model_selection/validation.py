@@ -19,8 +19,8 @@ from bagwise.model_selection.accuracy import AccuracyEstimate, estimate_accuracy
 from bagwise.model_selection.identifiability import BagWarning
 from bagwise.model_selection.scores import SCORES, Score
 from bagwise.model_selection.splitters import Splitter, WholeBags
-from bagwise.tables import ProportionTable, read_proportions
-from bagwise.tables.shares import clean_shares
+from bagwise.tables import ProportionTable
+from bagwise.tables.shares import read_shares
 
 
 class BagEstimator(Protocol):
@@ -130,11 +130,9 @@ def cross_validate(
             "bags that overlap are split as copies: pass X[memberships.rows] as X and memberships.bag_ids as bags."
         )
     bag_index, names = number_bags(bags)
-    table = read_proportions(proportions)
-    rows = table.rows_of(names, allow_others=isinstance(proportions, ProportionTable))
     noise = getattr(estimator, "proportion_noise", None)
     counts = noise is None or getattr(estimator, "counts", True)  # without noise, what sums to 1 stays as it is
-    shares = clean_shares(table, rows, names, np.bincount(bag_index), counts=counts, noise=noise)
+    table, shares = read_shares(proportions, names, np.bincount(bag_index), counts=counts, noise=noise)
 
     probability_sum = np.zeros((len(bag_index), len(table.classes)))
     times_tested = np.zeros(len(bag_index), dtype=np.int64)
@@ -142,7 +140,7 @@ def cross_validate(
     values: dict[str, list[float]] = {name: [] for name in functions}
     seconds = []
     for split, (train, test) in enumerate(splitter.split(X, None, bags)):
-        train_bags, train_table = _training_bags(train, bags, bag_index, ProportionTable(names, table.classes, rows))
+        train_bags, train_table = _training_bags(train, bags, bag_index, table)
         started = time.perf_counter()
         fitted: Any = clone(estimator)  # pyright: ignore[reportArgumentType]
         with warnings.catch_warnings():

@@ -68,9 +68,9 @@ def describe_rows(
         noise=classifier.proportion_noise,
         likely_column=likely_column,
     )
-    held_out = _was_held_out(classifier, names)
+    held_out = was_held_out(classifier, names)
     if len(bag_index) > most_rows:
-        kept = _draw_bags(np.bincount(bag_index), held_out, most_rows, np.random.default_rng(seed))
+        kept = draw_bags(np.bincount(bag_index), held_out, most_rows, seed=seed)
         chosen = np.flatnonzero(kept[bag_index])
         X, bag_index = _safe_indexing(X, chosen), (np.cumsum(kept) - 1)[bag_index[chosen]]
         names = tuple(name for name, is_kept in zip(names, kept, strict=True) if is_kept)
@@ -105,7 +105,7 @@ def _without_bag_column(X: Any, bags: Any) -> tuple[Any, Any]:
     return (X if hasattr(X, "shape") else np.asarray(X)), bags
 
 
-def _was_held_out(classifier: ProportionClassifier, names: Sequence[Hashable]) -> np.ndarray:
+def was_held_out(classifier: ProportionClassifier, names: Sequence[Hashable]) -> np.ndarray:
     """Return which of the bags `fit` held out, `[bags]`."""
     report = classifier.bag_report_
     held_out = dict(zip(report["bag"], report["held_out"], strict=True))
@@ -117,11 +117,14 @@ def _was_held_out(classifier: ProportionClassifier, names: Sequence[Hashable]) -
     return np.array([held_out[name] for name in names], dtype=bool)
 
 
-def _draw_bags(sizes: np.ndarray, held_out: np.ndarray, most_rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Return which bags to describe, `[bags]`: held-out ones first, since the honest numbers rest on them."""
-    order = np.lexsort([rng.permutation(len(sizes)), ~held_out])
+def draw_bags(sizes: np.ndarray, held_out: np.ndarray, most_rows: int, *, fewest: int = 1, seed: int = 0) -> np.ndarray:
+    """Return which bags to describe, `[bags]`: held-out ones first, since the honest numbers rest on them.
+
+    At least `fewest` are drawn, which may have more rows than `most_rows`.
+    """
+    order = np.lexsort([np.random.default_rng(seed).permutation(len(sizes)), ~held_out])
     fits = np.cumsum(sizes[order]) <= most_rows
-    fits[0] = True  # a single bag may be larger than that
+    fits[:fewest] = True
     kept = np.zeros(len(sizes), dtype=bool)
     kept[order[fits]] = True
     return kept

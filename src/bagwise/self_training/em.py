@@ -33,9 +33,9 @@ class SelfTrainingResult:
 
     Attributes:
         network: the trained network, in evaluation mode.
-        history: one entry per epoch: "epoch" (from 1), "round", "loss", "learning_rate", "seconds", "sure" (share of
-            the instances that were learned from), "bag_kl" (of the predictions against the known proportions), and
-            where asked for "evaluation" and "labels".
+        history: one entry per epoch: "epoch" (from 1), "loss", "learning_rate", "seconds", "sure" (share of the
+            instances that were learned from), "bag_kl" (of the predictions against the known proportions), and where
+            asked for "evaluation" and "labels".
         resumed_from: how many epochs had been done before, by an earlier run in the same folder.
         labels: `[instances, classes]` the last labels of the training instances, which meet the proportions.
     """
@@ -54,8 +54,6 @@ def self_train(
     augment: Augment | None = None,
     strong_augment: Augment | None = None,
     labelling: Labelling = Labelling(),  # noqa: B008  (frozen)
-    rounds: int = 1,
-    crossed: bool = False,
     start: Tensor | np.ndarray | None = None,
     evaluator: Callable[[nn.Module], dict[str, float]] | None = None,
     label_evaluator: Callable[[Tensor], dict[str, float]] | None = None,
@@ -76,15 +74,11 @@ def self_train(
     Args:
         network: ends with an `nn.Linear`; pretrained where that helps (see `pretrain`).
         bags: what to learn from; instances of bags with unknown proportions help, too.
-        recipe: optimizer, schedule, batch size; `epochs` are those of all rounds together, `ema` makes the teacher.
-            `patience`, `accumulate` and `chunk_instances` have no part here and are refused.
+        recipe: optimizer, schedule, batch size; `ema` makes the teacher. `patience`, `accumulate` and `chunk_instances`
+            have no part here and are refused.
         augment: weak views, for the teacher; None for the instances as they are.
         strong_augment: strong views, for the student; None for weak ones.
         labelling: how probabilities become labels to learn from.
-        rounds: the epochs are divided into so many rounds, each of which starts from the weights that `network` has
-            now, with the labels of the round before.
-        crossed: whether in the rounds before the last two networks, each with one half of the instances, label the
-            other's half.
         start: `[instances, classes]` probabilities to start from, tensor or array; None: those of `fit_probe` on the
             network's features.
         evaluator: called with the network after an epoch, e.g. `training.Evaluator`, the one place for labels.
@@ -103,12 +97,8 @@ def self_train(
         >>> result.labels.shape
         torch.Size([64, 2])
     """
-    for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
-        check_count(name, value)
-    if rounds > recipe.epochs:
-        raise ValueError(f"every round needs an epoch, but there are {rounds} rounds and {recipe.epochs} epochs.")
-    if crossed and rounds == 1:
-        raise ValueError("crossed rounds come before the last one, but there is only one round. Set rounds=2 or more.")
+    check_count("evaluate_every", evaluate_every)
+    check_count("checkpoint_every", checkpoint_every)
     if start is not None:
         if isinstance(start, np.ndarray):
             start = torch.from_numpy(np.ascontiguousarray(start))
@@ -126,8 +116,6 @@ def self_train(
             contents_digest(bags.instances),
         ],
         labelling=labelling,
-        rounds=rounds,
-        crossed=crossed,
         recipe=recipe,
         augment=augment,
         strong_augment=strong_augment,
@@ -139,8 +127,6 @@ def self_train(
         augment=augment,
         strong_augment=strong_augment,
         labelling=labelling,
-        rounds=rounds,
-        crossed=crossed,
         recipe=recipe,
         fabric=fabric,
     )
@@ -175,7 +161,7 @@ def probabilities_by_probe(
 ) -> Tensor:
     """Return the probabilities `[instances, classes]` of a probe on the features of `network`'s body."""
     device = next(network.parameters()).device
-    features = Predictor(bags.instances, normalise, 2048).logits(split_head(network)[0])
+    features = Predictor(bags.instances, normalise).logits(split_head(network)[0])
     # what follows rests on labels of its own in any case
     probe = Probe(self_taught=True)
     fit = fit_probe(features, bags.layout, bags.proportions, probe=probe, seed=seed, device=device)

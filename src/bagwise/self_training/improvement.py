@@ -15,12 +15,10 @@ from bagwise.functional.labelling import Labelling
 from bagwise.functional.proportion import bag_kl
 from bagwise.probe import fit_probe
 from bagwise.self_training.em import self_train
-from bagwise.self_training.instances import ShuffledInstances
+from bagwise.self_training.instances import rows_in_memory
 from bagwise.self_training.stage import launch_stage
 from bagwise.training.evaluation import Normalise, Predictor
 from bagwise.training.recipe import Recipe
-
-_ROWS_PER_PASS = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +88,7 @@ def improve(
     training = Bags(bags.instances, bags.layout.bag_index, shown)
     logits = {
         "network": _logits(network, bags, normalise),
-        "probe": fit_probe(_rows(bags), bags.layout, shown, seed=recipe.seed).logits,
+        "probe": fit_probe(rows_in_memory(bags.instances), bags.layout, shown, seed=recipe.seed).logits,
     }
     start = _better(logits, "network", "probe", bags, held_out)
     student = copy.deepcopy(network)
@@ -135,10 +133,4 @@ def _divergences(logits: Tensor, bags: Bags, held_out: np.ndarray) -> Tensor:
 
 
 def _logits(network: nn.Module, bags: Bags, normalise: Normalise | None) -> Tensor:
-    return Predictor(bags.instances, normalise, _ROWS_PER_PASS).logits(network)
-
-
-def _rows(bags: Bags) -> Tensor:
-    """The instances as a probe takes them, `[instances, features]`, all in memory."""
-    batches = ShuffledInstances(bags.instances, _ROWS_PER_PASS, seed=0, device=torch.device("cpu"))
-    return torch.cat([batch.flatten(1).float() for _, batch in batches.in_order(_ROWS_PER_PASS)])
+    return Predictor(bags.instances, normalise).logits(network)

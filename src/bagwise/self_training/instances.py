@@ -12,6 +12,17 @@ from bagwise.bags.data import Instances
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.setting_checks import check_count
 from bagwise.bags.source import instance_source, to_device
+from bagwise.training.evaluation import INSTANCES_PER_PASS
+
+
+def rows_in_memory(instances: Instances) -> Tensor:
+    """Return all instances as a probe takes them, `[instances, features]` floating point, without a needless copy."""
+    if isinstance(instances, Tensor):
+        rows = instances.flatten(1)
+    else:
+        batches = ShuffledInstances(instances, INSTANCES_PER_PASS, seed=0, device=torch.device("cpu"))
+        rows = torch.cat([batch.flatten(1) for _, batch in batches.in_order(INSTANCES_PER_PASS)])
+    return rows if rows.is_floating_point() else rows.float()
 
 
 class ShuffledInstances:

@@ -73,40 +73,6 @@ def read_frame(path: str | os.PathLike[str], *, text: Collection[str] = ()) -> p
     return frame
 
 
-def write_frame(frame: pl.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write a table to a CSV, Parquet or Arrow (Feather) file, by its suffix; it appears in full or not at all."""
-    import polars as pl
-
-    kind, path = file_type(path), Path(path)
-    if kind == "CSV" and (nested := [name for name, dtype in frame.schema.items() if dtype.is_nested()]):
-        raise ValueError(f"CSV cannot hold lists, but column {nested[0]!r} does. Write {path.stem}.parquet instead.")
-    check_writable(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        if kind == "CSV":
-            frame.write_csv(temporary)
-        elif kind == "Parquet":
-            frame.write_parquet(temporary)
-        else:
-            frame.write_ipc(temporary, compression="lz4")
-        os.replace(temporary, path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise OSError(f"{path} cannot be written: {_first_line(error)}.") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise `OSError` where no file can be written to `path`, so that nobody learns it after an hour of work."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise NotADirectoryError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} cannot be written: it is a folder. Name a file in it.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"{path} cannot be written: you may not write into {path.parent}. Choose another folder.")
-
-
 @dataclass(frozen=True)
 class ParquetFile:
     """A Parquet file that is read in slices of rows.
@@ -201,8 +167,9 @@ def _as_builtin_errors(path: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise ValueError(f"{path} cannot be read as {kind}: {_first_line(error)}. {_FIXES[kind]}") from None
+        raise ValueError(f"{path} cannot be read as {kind}: {first_line(error)}. {_FIXES[kind]}") from None
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return what an error says, as part of a sentence: those of polars go over many lines."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

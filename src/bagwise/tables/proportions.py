@@ -10,8 +10,10 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import torch
 
 from bagwise.bags.setting_checks import check_choice
+from bagwise.bags.validation import check_counts
 from bagwise.tables.reading import Table, read_table
 
 _WHOLE_AS_DECIMAL = re.compile(r"([+-]?[0-9]+)\.0+")
@@ -99,7 +101,8 @@ def shares_of(table: ProportionTable, rows: np.ndarray, bags: Sequence[Hashable]
     if not known.any():
         raise ValueError("the proportions of at least one bag must be known, but all are missing. Fill them in.")
     if counts:
-        return _divided(rows, bags, known)
+        check_counts(torch.from_numpy(rows), bags)
+        return rows / rows.sum(axis=1, keepdims=True)
     sums = rows.sum(axis=1)
     whole = np.nan_to_num(rows) == np.round(np.nan_to_num(rows))
     percentages = bool((np.abs(sums[known] - 100) < 1).all())
@@ -111,18 +114,6 @@ def shares_of(table: ProportionTable, rows: np.ndarray, bags: Sequence[Hashable]
             f"are {'percentages' if percentages else 'counts'}, pass counts=True (--counts on the command line)."
         )
     return rows
-
-
-def _divided(rows: np.ndarray, bags: Sequence[Hashable], known: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        bad = known & ~((rows >= 0).all(axis=1) & (rows.sum(axis=1) > 0) & np.isfinite(rows).all(axis=1))
-    if bad.any():
-        bag = int(np.flatnonzero(bad)[0])
-        raise ValueError(
-            f"counts must be finite, not negative, and not all zero, but bag {bags[bag]!r} has {rows[bag].tolist()}. "
-            "Correct them; for a bag with unknown proportions, leave the whole row empty (missing)."
-        )
-    return rows / rows.sum(axis=1, keepdims=True)
 
 
 def _from_mapping(proportions: Mapping[Hashable, Any]) -> tuple[list[Hashable], list[Any], np.ndarray]:

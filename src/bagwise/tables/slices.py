@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bagwise.tables.files import ParquetFile, file_type, open_parquet, read_frame
+from bagwise.tables.files import ParquetFile, file_type, first_line, open_parquet, read_frame
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,7 +65,7 @@ def write_slices(frames: Iterable[pl.DataFrame], path: Path) -> None:
             try:
                 frame.write_parquet(parts[-1])
             except (OSError, pl.exceptions.PolarsError) as error:
-                raise OSError(f"{path} cannot be written: {error}") from None
+                raise OSError(f"{path} cannot be written: {first_line(error)}.") from None
         whole = pl.scan_parquet(parts, glob=False)
         try:
             if kind == "CSV":
@@ -75,4 +75,4 @@ def write_slices(frames: Iterable[pl.DataFrame], path: Path) -> None:
             else:
                 whole.sink_ipc(path, compression="lz4")
         except (OSError, pl.exceptions.PolarsError) as error:
-            raise OSError(f"{path} cannot be written: {error}") from None
+            raise OSError(f"{path} cannot be written: {first_line(error)}.") from None

@@ -20,6 +20,8 @@ from bagwise.metrics import bag_metrics, instance_metrics
 
 Normalise = Callable[[Tensor], Tensor]
 
+INSTANCES_PER_PASS = 2048  # of a network that does not learn
+
 
 class Evaluator:
     """Scores a network on labelled instances. The only part of a training that holds labels.
@@ -40,7 +42,11 @@ class Evaluator:
     """
 
     def __init__(
-        self, instances: Any, labels: Any, normalise: Normalise | None = None, batch_instances: int = 2048
+        self,
+        instances: Any,
+        labels: Any,
+        normalise: Normalise | None = None,
+        batch_instances: int = INSTANCES_PER_PASS,
     ) -> None:
         check_count("batch_instances", batch_instances)
         self._labels = torch.as_tensor(labels).long()
@@ -57,7 +63,9 @@ class Evaluator:
 class BagEvaluator:
     """Scores a network on bags: `metrics.bag_metrics` of its mean prediction in each bag."""
 
-    def __init__(self, bags: Bags, normalise: Normalise | None = None, batch_instances: int = 2048) -> None:
+    def __init__(
+        self, bags: Bags, normalise: Normalise | None = None, batch_instances: int = INSTANCES_PER_PASS
+    ) -> None:
         if bool(bags.proportions.isnan().all()):
             raise ValueError("held-out bags must have known proportions, but all are unknown (NaN).")
         self._layout, self._proportions = bags.layout, bags.proportions
@@ -73,7 +81,9 @@ class BagEvaluator:
 class Predictor:
     """Instances that stay on the network's device, and a network's logits of all of them."""
 
-    def __init__(self, instances: Any, normalise: Normalise | None, batch_instances: int) -> None:
+    def __init__(
+        self, instances: Any, normalise: Normalise | None = None, batch_instances: int = INSTANCES_PER_PASS
+    ) -> None:
         self._instances = as_instances(instances)
         self._normalise = normalise
         self._batch_instances = batch_instances

@@ -18,10 +18,11 @@ from bagwise.bags import Augment, BagLoader, Bags
 from bagwise.bags.randomness import private_randomness
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.setting_checks import check_count
+from bagwise.bags.validation import check_losses
 from bagwise.methods import KeepsState, Method, Step, StepMethod, get_method, method_name, told_prior
 from bagwise.training.checkpoint import check_can_be_saved
 from bagwise.training.devices import launch_fabric, tuned_convolutions
-from bagwise.training.evaluation import BagEvaluator
+from bagwise.training.evaluation import INSTANCES_PER_PASS, BagEvaluator
 from bagwise.training.folder import RunFolder
 from bagwise.training.progress import progress_bar
 from bagwise.training.recipe import Recipe
@@ -111,7 +112,7 @@ def train(
         raise ValueError("there is nothing to learn from: the proportions of all bags are unknown (NaN).")
     strong_augment = _checked_strong_view(method, strong_augment, recipe)
     normalise = None if augment is None else augment.normalise
-    chunk = recipe.chunk_instances or 2048
+    chunk = recipe.chunk_instances or INSTANCES_PER_PASS
     score_bags = BagEvaluator(held_out, normalise, chunk) if isinstance(held_out, Bags) else held_out
     if recipe.patience is not None and score_bags is None:
         raise ValueError("patience is counted on held-out bags, but there are none. Pass held_out=, or no patience.")
@@ -231,7 +232,8 @@ def _backward(fabric: Fabric, method: Method, step: Step, scale: float, synchron
         if isinstance(method, StepMethod):
             losses = method.bag_losses(step)
         else:
-            losses = method.loss(model(batch.instances), batch.layout, batch.proportions, reduction="none")
+            losses = method.loss(model(batch.instances), batch.layout, batch.proportions)
+        check_losses(losses, batch.layout.num_bags)
         fabric.backward(losses.sum() * scale)
     return losses.detach()
 

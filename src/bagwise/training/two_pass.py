@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bagwise.bags import Batch
 from bagwise.bags.randomness import forked_randomness
-from bagwise.bags.validation import check_logits
+from bagwise.bags.validation import check_logits, check_losses
 from bagwise.methods import LossMethod
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def backward_in_pieces(
         with torch.no_grad(), forked_randomness(fabric.device):
             logits = _logits(model, batch)
         logits.requires_grad_()
-        per_bag = method.loss(logits, batch.layout, batch.proportions, reduction="none")
+        per_bag = method.loss(logits, batch.layout, batch.proportions)
+        check_losses(per_bag, batch.layout.num_bags)
         (derivative,) = torch.autograd.grad(per_bag.sum() * scale, logits)
         start = 0
         for piece in batch.pieces:

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from bagwise.experiments.leaderboard.data import BenchmarkData, Views, load_benchmark_data
-from bagwise.experiments.leaderboard.presets import PRESETS, Preset
+from bagwise.experiments.leaderboard.presets import PRESETS, BenchmarkPreset
 from fakes.tiny_benchmark import TINY
 
 
 @pytest.fixture
-def tiny_preset(monkeypatch) -> Preset:
+def tiny_preset(monkeypatch) -> BenchmarkPreset:
     """Register the preset `tiny` for one test."""
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     return TINY

@@ -14,6 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
+from bagwise.experiments.locking import locked
+
 _BLOCK_BYTES = 1 << 18
 _TIMEOUT_S = 30.0
 _MAX_CONNECTIONS = 5
@@ -37,7 +39,7 @@ def download(url: str, target: Path, sha256: str) -> None:
     part = target.with_name(f"{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one_process(target.parent):
+        with locked(target.parent, wait=True):
             if target.exists():
                 return
             with _progress_bar(target.name) as show:
@@ -51,23 +53,6 @@ def download(url: str, target: Path, sha256: str) -> None:
             f"cannot write {target}: {error.strerror or error}. Make room, or name a folder that can be "
             "written to; what has arrived so far is kept, and the next try goes on from there."
         ) from error
-
-
-@contextlib.contextmanager
-def _only_one_process(folder: Path) -> Iterator[None]:
-    """Hold a lock on `folder` that the system releases when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: without the lock, the checksum still guards against a mixed-up file
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems cannot lock a folder
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

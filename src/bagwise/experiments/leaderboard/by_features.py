@@ -33,7 +33,6 @@ from bagwise.training.evaluation import Predictor
 
 # one strong view forward and backward, and the teacher on a weak view forward
 _PASSES_PER_EPOCH = 1 + FORWARD
-_INSTANCES_PER_PREDICTION = 2048
 # The part of the budget for the first stage, pretraining or KL. The probe leaves the rest: one pretraining serves both.
 _FIRST_SHARE = 0.7
 
@@ -58,7 +57,7 @@ class ByProbe:
             body = split_head(pretrained.network)[0]
         announce("probe", 0)
         started = time.perf_counter()
-        features = Predictor(task.bags.instances, task.normalised, _INSTANCES_PER_PREDICTION).logits(body)
+        features = Predictor(task.bags.instances, task.normalised).logits(body)
         fit = fit_probe(
             features, task.bags.layout, task.bags.proportions, seed=task.recipe.seed, device=features.device
         )

@@ -54,7 +54,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Preset:
+class BenchmarkPreset:
     """One way to run the leaderboard.
 
     Attributes:
@@ -87,7 +87,7 @@ _TABLES = Setup(
     learning_rates=(0.0003, 0.001, 0.003),
 )
 
-_FAST = Preset(
+_FAST = BenchmarkPreset(
     images=Setup(
         network="resnet18",
         recipe=Recipe(
@@ -114,7 +114,7 @@ _FAST = Preset(
 
 PRESETS = {
     # Minutes on two CPU cores, with the digits of scikit-learn; Adult takes longer.
-    "demo": Preset(
+    "demo": BenchmarkPreset(
         images=Setup(
             network="small-convnet",
             # Adam: its steps do not depend on the scale of a loss, and the losses' scales differ a hundredfold

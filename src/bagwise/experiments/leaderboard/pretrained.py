@@ -12,7 +12,8 @@ from torch import nn
 from bagwise.bags.crops import RandomCrops
 from bagwise.experiments.leaderboard.budget import FORWARD
 from bagwise.experiments.leaderboard.contest import Task
-from bagwise.experiments.sweep import Announce, locked
+from bagwise.experiments.locking import locked
+from bagwise.experiments.sweep import Announce
 from bagwise.experiments.time_limit import TimeLimit
 from bagwise.networks import build_network
 from bagwise.self_training import Contrast, pretrain
