@@ -105,6 +105,7 @@ def test_time_that_is_up_is_no_error(tmp_path):
         (["digits", "--bag-sizes", "2000", "--jobs", "1"], "training instances of digits, 1442, but got 2000"),
         (["adult", "--data", "."], "there is no adult.data"),
         (["cifar10", "--report-only"], "Run the benchmark first"),
+        (["digits", "--report-only", "--methods", "kl"], "--report-only draws all records"),
     ],
 )
 def test_what_the_user_can_mend_is_a_message_and_code_2(tmp_path, monkeypatch, arguments, message):

@@ -72,3 +72,15 @@ class TestCells:
         bank, _ = arrange_bank(torch.ones(200, 3), generator)
         found = nearest_rows(torch.ones(5, 3), bank, 8)
         assert all(len(set(places)) == 8 for places in found.tolist())
+
+    def test_a_cell_of_rows_that_are_all_the_same_is_cut(self, generator, monkeypatch):
+        monkeypatch.setattr(search, "_LARGEST_CELL", 64)
+        same, others = torch.ones(300, 3), torch.randn(100, 3, generator=generator)
+        rows = torch.cat([same, others])
+        bank, order = arrange_bank(rows, generator)
+        assert int(bank.sizes.max()) == 64
+        assert len(bank.sizes) == len(bank.centres)
+        assert int(bank.sizes.sum()) == 400
+        assert torch.equal(bank.rows, rows[order])
+        found = nearest_rows(same[:3], bank, 20)
+        assert (bank.rows[found] == 1).all()

@@ -122,6 +122,10 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path):
     assert same(weights_of(whole), weights_of(once_more))
     with pytest.raises(CheckpointError, match="labelling"):
         run(new_network(), bags, **how, folder=folder, labelling=Labelling(cut=0.5))
+    with pytest.raises(CheckpointError, match="start is"):
+        run(new_network(), bags, start=guess(bags).flip(1), folder=folder)
+    with pytest.raises(CheckpointError, match=r'start is .* there and "probe" here'):
+        run(new_network(), bags, folder=folder)
 
 
 def test_the_bank_stays_as_it_is_while_a_student_warms_up():

@@ -86,6 +86,11 @@ def benchmark(
 
         for dataset in datasets:
             check_choice("dataset", dataset, BENCHMARK_DATASETS)
+        if report_only and any(part is not None for part in (methods, bag_sizes, bags, seeds, shard)):
+            raise ValueError(
+                "--report-only draws all records that there are: --methods, --bag-sizes, --bags, --seeds and --shard "
+                "say which cells to run. Leave them out."
+            )
         cells = plan_benchmark(
             datasets,
             preset,

@@ -30,7 +30,7 @@ from bagwise.fitting import (
     seed_of,
 )
 from bagwise.functional.noise import ProportionNoise
-from bagwise.methods import compares_bags
+from bagwise.methods import fewest_instances
 from bagwise.metrics import bag_kl_divergence
 from bagwise.model_selection.identifiability import BagWarning, identifiability_warnings, noise_warnings
 from bagwise.networks import build_network
@@ -294,9 +294,7 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
         way = way_to_fit(self.method, self.method_parameters or {}, self.proportion_noise)
         batch_size = self.batch_size
         if batch_size is None:
-            batch_size = min(512, max(1, bags.num_instances // 50))
-            if compares_bags(way):  # about as many bags as there are classes
-                batch_size = max(batch_size, bags.num_classes * bags.num_instances // bags.num_bags)
+            batch_size = max(min(512, bags.num_instances // 50), fewest_instances(way, bags))
         recipe = Recipe(
             epochs=self.epochs,
             patience=self.patience,

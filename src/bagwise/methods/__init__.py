@@ -1,6 +1,6 @@
 """Ways to learn from bags: one method per file, found by name in the registry."""
 
-from bagwise.methods.base import KeepsState, LossMethod, Method, Step, StepMethod, compares_bags
+from bagwise.methods.base import KeepsState, LossMethod, Method, Step, StepMethod, compares_bags, fewest_instances
 from bagwise.methods.noisy_kl import NoisyKL
 from bagwise.methods.prior import NeedsPrior, class_prior, told_prior
 from bagwise.methods.registry import METHODS, get_method, method_name
@@ -16,6 +16,7 @@ __all__ = [
     "StepMethod",
     "class_prior",
     "compares_bags",
+    "fewest_instances",
     "get_method",
     "method_name",
     "told_prior",

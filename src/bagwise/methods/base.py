@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from bagwise.bags.data import Bags
 from bagwise.bags.layout import BagLayout
 from bagwise.bags.loader import Batch
 
@@ -84,3 +85,8 @@ Method: TypeAlias = LossMethod | StepMethod
 def compares_bags(method: object) -> bool:
     """Whether a method learns from several bags of a batch together (its class says so), not from each by itself."""
     return getattr(method, "compares_bags", False)
+
+
+def fewest_instances(method: object, bags: Bags) -> int:
+    """Return how many instances a batch should hold at least: about as many bags as classes where bags are compared."""
+    return bags.num_classes * bags.num_instances // bags.num_bags if compares_bags(method) else 1

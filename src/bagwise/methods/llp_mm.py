@@ -16,7 +16,8 @@ class LLPMM:
     """Match the moments of a bag's class counts, not only their mean: `functional.moment_matching`.
 
     Attributes:
-        order: the highest moment; 1 is the method "kl". The cost grows as classes to this power.
+        order: the highest moment; 1 is the method "kl". The cost grows as classes to this power: its authors have 8
+            for 10 classes and 3 for 100, the default is affordable on a CPU.
     """
 
     order: int = 3

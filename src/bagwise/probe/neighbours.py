@@ -12,6 +12,7 @@ _MOST_ROWS_IN_ONE_CELL = 8192
 # A cell holds about so many rows, and a row is looked for in so many cells: 4096 candidates.
 _ROWS_PER_CELL = 256
 _CELLS_PER_SEARCH = 16
+_LARGEST_CELL = 1024
 _K_MEANS_ROUNDS = 8
 _ROWS_PER_PASS = 1024
 
@@ -54,14 +55,23 @@ def arrange_bank(rows: Tensor, generator: torch.Generator) -> tuple[Bank, Tensor
         centres = torch.where(sizes > 0, sums / sizes.clamp(min=1), centres)
         cell_of = _nearest(rows, centres)
     order = torch.argsort(cell_of, stable=True)
-    return Bank(rows[order], centres, torch.bincount(cell_of, minlength=num_cells)), order
+    sizes = torch.bincount(cell_of, minlength=num_cells)
+    pieces = ((sizes + _LARGEST_CELL - 1) // _LARGEST_CELL).clamp(min=1)
+    cut = [size for whole in sizes.tolist() for size in _cut(whole)]
+    return Bank(rows[order], centres.repeat_interleave(pieces, dim=0), torch.tensor(cut, device=rows.device)), order
+
+
+def _cut(size: int) -> list[int]:
+    """Return the sizes of the pieces of a cell: rows that are all alike lie in one, however many, and to compare each
+    of them with each other would take the square of their number."""
+    return [min(_LARGEST_CELL, size - start) for start in range(0, max(size, 1), _LARGEST_CELL)]
 
 
 def nearest_rows(rows: Tensor, bank: Bank, count: int, *, own_place: Tensor | None = None) -> Tensor:
     """Return `[rows, count]` the places in the bank of the nearest rows, in no order that means anything.
 
     The rows whose nearest centre is c are compared with the rows of the 16 cells around c. That is exact where there
-    are no more cells, and else finds about 95 of 100 true neighbours.
+    are no more cells, and else finds most of the true neighbours.
 
     Args:
         rows: `[rows, width]` to look for.

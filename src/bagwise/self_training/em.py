@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,13 +38,16 @@ class SelfTrainingResult:
             instances that were learned from), "bag_kl" (of the predictions against the known proportions), and where
             asked for "evaluation" and "labels".
         resumed_from: how many epochs had been done before, by an earlier run in the same folder.
-        labels: `[instances, classes]` the last labels of the training instances, which meet the proportions.
+        labels: `[instances, classes]` the last labels of the training instances; they meet the proportions to about a
+            percent.
+        probe_seconds: what the probe took that the labels started from; 0 where `start` was given.
     """
 
     network: nn.Module
     history: History
     resumed_from: int
     labels: Tensor
+    probe_seconds: float
 
 
 def self_train(
@@ -105,11 +109,16 @@ def self_train(
         check_probabilities("start", start, num_instances=bags.num_instances, num_classes=bags.num_classes)
     fabric = launch_stage("self-training", recipe, accelerator)
     network.to(fabric.device)
+    # not the digest of a probe: on a GPU the same probe is never quite the same
+    start_of_run = "probe" if start is None else digest(start)
+    started = time.perf_counter()
     if start is None:
         start = probabilities_by_probe(network, bags, None if augment is None else augment.normalise, recipe.seed)
+    probe_seconds = time.perf_counter() - started
     run = describe(
         network,
         stage="self-training",
+        start=start_of_run,
         bags=[
             *(bags.num_bags, bags.num_instances, bags.num_classes),
             digest(bags.proportions, bags.layout.bag_index),
@@ -153,7 +162,7 @@ def self_train(
             after_epoch=evaluate,
         )
     teaching.finish()
-    return SelfTrainingResult(network, history, resumed_from, teaching.labels.cpu())
+    return SelfTrainingResult(network, history, resumed_from, teaching.labels.cpu(), probe_seconds)
 
 
 def probabilities_by_probe(

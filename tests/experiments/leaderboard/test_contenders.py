@@ -222,3 +222,9 @@ def test_every_contender_gets_the_same_bags(tiny_preset, digits):
 def test_a_network_of_nothing_but_layers_can_be_evaluated(tiny_preset, digits):
     task = make_task(BenchmarkCell("digits", "tiny", "kl", "uniform", 16, 0), digits)
     assert task.evaluator()(nn.Flatten())["accuracy"] < 0.5
+
+
+@pytest.mark.parametrize(("name", "batch"), [("kl", 256), ("llpfc", 640), ("mixbag", 640)])
+def test_methods_that_compare_bags_get_several_in_a_batch(name, batch, tiny_preset, few_digits, tmp_path):
+    record = run(name, few_digits, tmp_path, bag_size=64)
+    assert record.recipe["batch_instances"] == batch

@@ -25,7 +25,7 @@ from bagwise.experiments.trials import Outcome
 from bagwise.fitting import choose_held_out
 from bagwise.networks import split_head
 from bagwise.probe import fit_probe
-from bagwise.self_training import improve, probabilities_by_probe, self_train
+from bagwise.self_training import improve, self_train
 from bagwise.self_training.em import SELF_TRAINING
 from bagwise.self_training.stage import without_bag_fields
 from bagwise.training import Recipe
@@ -90,11 +90,7 @@ class BySelfTraining:
         self, views: RandomCrops, task: Task, work: Path, limit: TimeLimit, announce: Announce
     ) -> Attempt:
         pretrained = pretrain_within(_FIRST_SHARE * task.budget, views, task, work, limit, announce)
-        announce("probe", 0)
-        started = time.perf_counter()
-        start = probabilities_by_probe(pretrained.network, task.bags, task.normalised, task.recipe.seed)
-        probing = {"loss": math.nan, "seconds": time.perf_counter() - started}
-        spent = pretrained.passes + FORWARD
+        spent = pretrained.passes + FORWARD  # of the probe
         recipe, passes = _self_training_for(task.budget - spent, SELF_TRAINING, task)
         limit.check(passes)
         announce("self-training", passes)
@@ -105,7 +101,6 @@ class BySelfTraining:
             recipe=recipe,
             augment=task.views.weak,
             strong_augment=task.views.strong,
-            start=start,
             evaluator=task.evaluator(),
             evaluate_every=max(1, round(task.evaluate_every / _PASSES_PER_EPOCH)),
             folder=None if task.checkpoint_every is None else work / f"{task.name}.self-training",
@@ -115,6 +110,7 @@ class BySelfTraining:
         )
         limit.note(passes * (1 - result.resumed_from / recipe.epochs), time.perf_counter() - started)
         selection = Selection("none, there is one candidate", task.bags.num_bags, 0, 0, ())
+        probing = {"loss": math.nan, "seconds": result.probe_seconds}
         history, seconds = _joined(selection, pretrained.history, [probing], result.history)
         chosen = Candidate(SELF_TRAINING.learning_rate)
         return Attempt(Outcome(result.network, selection, chosen, recipe, history, seconds), spent + passes)

@@ -11,6 +11,7 @@ from bagwise.experiments.records import Candidate
 from bagwise.experiments.sweep import Announce
 from bagwise.experiments.time_limit import TimeLimit
 from bagwise.experiments.trials import Trials, run_trials
+from bagwise.methods import fewest_instances, get_method
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class ByMethod:
 
     def run(self, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
         """Search, then train on all bags."""
+        least = fewest_instances(get_method(self.method), task.bags)
         spending = split_budget(task.budget, self.passes_per_epoch, len(task.learning_rates), task.search_share)
         trials = Trials(
             name=task.name,
@@ -37,7 +39,8 @@ class ByMethod:
             recipe=replace(
                 task.recipe,
                 epochs=spending.epochs,
-                batch_instances=max(task.recipe.batch_instances, int(task.bags.layout.sizes.max())),  # at least one bag
+                # at least one bag
+                batch_instances=max(task.recipe.batch_instances, least, int(task.bags.layout.sizes.max())),
             ),
             candidates=tuple(Candidate(rate) for rate in task.learning_rates),
             search_epochs=spending.search_epochs,
