@@ -201,6 +201,38 @@ def test_a_dry_run_warns(place):
     assert "1 distinct rows of proportions" in distinct
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_dry_run_shows_how_dates_were_read(place, suffix):
+    day = pl.date(2020, 1 + pl.int_range(pl.len()) % 12, 1 + pl.int_range(pl.len()) % 5)
+    people = place.people.with_columns(born=day, died=day, gone=pl.lit(None, dtype=pl.Date))
+    place.write(f"people.{suffix}", people)
+    if suffix == "csv":  # as Americans write them
+        place.write("people.csv", people.with_columns(pl.col("born", "died").dt.strftime("%m/%d/%Y")))
+    line = FIT.replace("people.csv", f"people.{suffix} --ignore died --ignore income")
+    done = run(f"{line} --dry-run")
+    assert done.exit_code == 0, done.output
+    first, last = ("2020-01-01", "2020-05-12") if suffix == "csv" else ("2020-01-01", "2020-12-05")
+    assert f"born  date       {first} to {last}: days, place in the year and the week" in done.stdout
+    notes = [warning for warning in warnings_of(run(line)) if "day/month/year" in warning]
+    assert len(notes) == (suffix == "csv")
+    assert all("column 'born' is read as day/month/year" in note and "write it as YYYY-MM-DD" in note for note in notes)
+    assert all(f"warning: {note}" in done.stdout for note in notes)
+
+
+def test_a_dry_run_tells_of_columns_without_commas_between_them(place):
+    for name in ("people", "shares"):
+        text = (place / f"{name}.csv").read_text().replace(",", ";").replace(".", ",")
+        (place / f"{name}.csv").write_text(text)
+    result = fit_to_json(f"{FIT} --dry-run")
+    assert result["reading"] == [
+        f"{name}.csv is read with ';' between the columns and commas in decimal numbers"
+        for name in ("people", "shares")
+    ]
+    assert result["classes"]["A"] == pytest.approx(place.shares["A"].mean())
+    assert "\npeople.csv is read with ';'" in run(f"{FIT} --dry-run").stdout
+    assert run(FIT).exit_code == 0
+
+
 def warnings_of(done):
     assert done.exit_code == 0, done.output
     return [line.removeprefix("warning: ") for line in done.stderr.splitlines()]

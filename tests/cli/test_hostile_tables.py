@@ -17,7 +17,6 @@ FIT = f"fit people.csv --bag precinct --proportions shares.csv --out model {QUIC
         ("people", b"precinct,age\n", ["'people'", "Convert it"]),
         ("empty.csv", b"", ["empty.csv is empty", "Write it again"]),
         ("header.csv", b"precinct,age\n", ["header.csv must have at least one row"]),
-        ("semicolons.csv", b"precinct;age\na;1\n", ["semicolons.csv must have commas", "';'"]),
         (
             "ragged.csv",
             b"precinct,age\na,1\nb,2,3\n",
@@ -147,6 +146,7 @@ def with_cell(frame, row, **values):
         (lambda shares: with_cell(shares, 3, A=0.33, B=0.66), ["sums to 0.99", "--counts", "rounded", "missing class"]),
         (lambda shares: with_cell(shares, 3, A=1.1, B=-0.1), ["bag 'ward-03'", "must not be negative", "Clip"]),
         (lambda shares: with_cell(shares, 3, A=None), ["bag 'ward-03' has NaN for some", "Fill them in"]),
+        (lambda shares: with_cell(shares, 3, A="NA"), ["bag 'ward-03' has NaN for some", "Fill them in"]),
         (lambda shares: with_cell(shares, 3, A=float("inf")), ["column 'A' holds inf in row 3", "Replace it"]),
         (
             lambda shares: with_cell(shares, 3, A="n/a"),

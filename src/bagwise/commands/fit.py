@@ -66,7 +66,7 @@ class Fitted:
 
 def check_files(files: TrainingFiles) -> Understanding:
     """Read and check the tables, and tell how they were understood; nothing is written."""
-    return understand(read_training_data(files), files.bag)
+    return understand(read_training_data(files), files)
 
 
 def fit_files(

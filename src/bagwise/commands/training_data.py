@@ -82,6 +82,8 @@ def read_training_data(files: TrainingFiles) -> TrainingData:
     )
     check_enough_known_bags(len(matched.bags) - matched.num_unknown)
     notes = _notes_on_labels(next(rows.slices(_ROWS_TO_LOOK_AT, inputs)), matched.table.classes)
+    if isinstance(rows, FrameInMemory):
+        notes += _notes_on_dates([name for name in rows.unsure_dates if name in inputs])
     if files.counts and files.noise is None:
         notes += _notes_on_counts(matched)
     return TrainingData(rows, inputs, matched, tuple(notes))
@@ -101,6 +103,14 @@ def _notes_on_labels(sample: pl.DataFrame, classes: Sequence[object]) -> list[st
                 f"it is the label of the rows, leave it out: --ignore {column.name}."
             )
     return notes
+
+
+def _notes_on_dates(unsure: Sequence[str]) -> list[str]:
+    return [
+        f"column {name!r} is read as day/month/year, since no number in it tells: none before the year exceeds 12. "
+        "If it is month/day/year, write it as YYYY-MM-DD."
+        for name in unsure
+    ]
 
 
 def _notes_on_counts(matched: MatchedBags) -> list[str]:
