@@ -157,12 +157,22 @@ def test_scores_in_words(place_with_model):
         (["no", "yes", None], ["no", "yes"]),
         ([0, 1, None], ["0", "1"]),
         ([0.0, 1.0, float("nan")], ["0", "1"]),
+        (["0.0", "1.0", None], ["0", "1"]),
+        (["0", "1", "NA"], ["0.0", "1.0"]),
+        ([0, 1, None], ["0.0", "1.0"]),
+        (["1", "NA", "."], ["1", "NA"]),
         ([False, True, None], ["False", "True"]),
         ([False, True, None], ["false", "true"]),
     ],
 )
 def test_labels_of_all_kinds(labels, classes):
     assert class_numbers(labels, classes, "vote").tolist() == [0, 1, -1]
+
+
+@pytest.mark.parametrize("label", ["1.5", 1.5, "A.0", "YES", "-1.0"])
+def test_labels_that_are_no_class(label):
+    with pytest.raises(ValueError, match="must hold classes of the model"):
+        class_numbers([label], ["1", "A", "yes"], "vote")
 
 
 # ---------------------------------------------------------------- apportion
