@@ -201,6 +201,13 @@ def test_a_dry_run_warns(place):
     assert "1 distinct rows of proportions" in distinct
 
 
+def test_a_dry_run_warns_of_noise_as_a_fit_does(place):
+    line = FIT.replace("shares.csv", "counts.csv --counts --noise laplace:10")
+    of_the_dry_run = fit_to_json(f"{line} --dry-run")["warnings"]
+    assert any("the declared noise (laplace" in warning for warning in of_the_dry_run)
+    assert fit_to_json(line)["warnings"][: len(of_the_dry_run)] == of_the_dry_run
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_dry_run_shows_how_dates_were_read(place, suffix):
     day = pl.date(2020, 1 + pl.int_range(pl.len()) % 12, 1 + pl.int_range(pl.len()) % 5)

@@ -233,6 +233,7 @@ def test_leading_zeros_that_were_lost(place):
         ("--noise lapalce:2", ["noise", "Did you mean 'laplace'?"]),
         ("--noise laplace:-1", ["scale of noise", "-1"]),
         ("--noise laplace:2 --method rot", ["noise", "'kl'"]),
+        ("--noise laplace:2 --method rot --dry-run", ["noise", "'kl'"]),
     ],
 )
 def test_options_that_are_none(place, options, fragments):

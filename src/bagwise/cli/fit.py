@@ -79,12 +79,13 @@ def fit(
         from bagwise.commands.training_data import TrainingFiles
         from bagwise.estimator import ProportionClassifier
         from bagwise.estimator.classifier import DEVICES, NETWORKS
-        from bagwise.estimator.ways import METHOD_NAMES
+        from bagwise.estimator.ways import METHOD_NAMES, way_to_fit
 
         check_choice("--method", method, METHOD_NAMES)
         check_choice("--network", network, NETWORKS)
         check_choice("--device", device, DEVICES)
         published = _parse_noise(noise)
+        way_to_fit(method, {}, published)  # not every method knows of noise
         files = TrainingFiles(
             table,
             bag,

@@ -11,7 +11,7 @@ import narwhals as nw
 import numpy as np
 
 from bagwise.commands.training_data import TrainingData, TrainingFiles
-from bagwise.model_selection import identifiability_warnings
+from bagwise.model_selection import identifiability_warnings, noise_warnings
 from bagwise.tables.files import ParquetFile, unusual_style
 from bagwise.tables.preprocessing import fit_preprocessing
 from bagwise.tables.reading import Table
@@ -100,6 +100,8 @@ def understand(data: TrainingData, files: TrainingFiles) -> Understanding:
     warnings = list(data.notes)
     if matched.sizes.max() > 1:  # bags of one are labels
         warnings += identifiability_warnings(matched.shares, matched.sizes, labels)
+        if files.noise is not None:
+            warnings += noise_warnings(matched.shares, matched.sizes, files.noise)
     columns = tuple(Column(*treatment) for treatment in preprocessing.treatments())
     return Understanding(
         rows=rows.num_rows,
