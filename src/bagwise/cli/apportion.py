@@ -86,7 +86,11 @@ def _in_words(done: Apportioned) -> str:
     # half the sum of absolute differences is the share of rows in the wrong class
     classes, after, before = (f"{50 * gap:.2f}" for gap in (done.gap_classes, done.gap_after, done.gap_before))
     probabilities = "" if after == classes else f", the probabilities by {after}"
+    unknown = ""
+    if done.bags_unknown:
+        keep = "bag with unknown proportions keeps" if done.bags_unknown == 1 else "bags with unknown proportions keep"
+        unknown = f"\n{done.bags_unknown:,} {keep} the model's predictions"
     return (
         f"{done.rows:,} rows in {done.bags:,} bags; the classes miss the proportions by {classes} points"
-        f"{probabilities}, the model alone by {before}\nlabels: {done.labels}"
+        f"{probabilities}, the model alone by {before}{unknown}\nlabels: {done.labels}"
     )
