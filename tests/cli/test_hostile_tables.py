@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from fakes.workplace import QUICK, fails_in_one_line
+from fakes.workplace import QUICK, fails_in_one_line, run
 
 FIT = f"fit people.csv --bag precinct --proportions shares.csv --out model {QUICK}"
 
@@ -59,6 +59,18 @@ def test_a_column_of_bags_that_is_not_there(place):
     line = FIT.replace("--bag precinct", "--bag precint")
     fails_in_one_line(place, line, "bag ids in people.csv", "'precint'", "Did you mean 'precinct'?")
     fails_in_one_line(place, f"{FIT} --ignore agee", "--ignore", "people.csv", "Did you mean 'age'?")
+
+
+def test_names_that_differ_by_how_accents_are_encoded(place_with_model):
+    place = place_with_model
+    place.write("people.csv", place.people.rename({"precinct": "Bu\u0308ro", "age": "a\u030age"}))
+    why = "differs by how accents are encoded (Unicode NFC against NFD): normalise both"
+    fails_in_one_line(place, FIT.replace("--bag precinct", "--bag B\u00fcro").replace("model ", "new "), why)
+    line = FIT.replace("--bag precinct", "--bag Bu\u0308ro").replace("shares.csv", "accents.csv")
+    place.write("accents.csv", place.shares.rename({"precinct": "Bu\u0308ro"}))
+    assert run(f"{line} --overwrite").exit_code == 0
+    place.write("people.csv", place.people.rename({"age": "\u00e5ge"}))
+    fails_in_one_line(place, "predict model people.csv --out predicted.csv", "'a\u030age' is missing", why)
 
 
 def test_thousands_of_columns_are_not_listed(place):
@@ -145,7 +157,10 @@ def with_cell(frame, row, **values):
         (lambda shares: with_cell(shares, 3, A=0.7, B=0.5), ["bag 'ward-03' sums to 1.2", "Divide each row"]),
         (lambda shares: with_cell(shares, 3, A=0.33, B=0.66), ["sums to 0.99", "--counts", "rounded", "missing class"]),
         (lambda shares: with_cell(shares, 3, A=1.1, B=-0.1), ["bag 'ward-03'", "must not be negative", "Clip"]),
-        (lambda shares: with_cell(shares, 3, A=None), ["bag 'ward-03' has NaN for some", "Fill them in"]),
+        (
+            lambda shares: with_cell(shares, 3, A=None),
+            ["bag 'ward-03' has NaN for some", "Fill them in (0 for a class that does not occur)"],
+        ),
         (lambda shares: with_cell(shares, 3, A="NA"), ["bag 'ward-03' has NaN for some", "Fill them in"]),
         (lambda shares: with_cell(shares, 3, A=float("inf")), ["column 'A' holds inf in row 3", "Replace it"]),
         (
@@ -177,12 +192,18 @@ def test_proportions_that_are_none(place, change, fragments):
     [
         ({"A": 0, "B": 0}, ["'ward-03'", "not be all zero", "[0, 0]"]),
         ({"A": -1, "B": 13}, ["'ward-03'", "not be negative", "[-1, 13]"]),
-        ({"A": None, "B": 3}, ["'ward-03'", "leave the whole row empty"]),
+        ({"A": None, "B": 3}, ["'ward-03'", "0 for a class that does not occur", "leave the whole row empty"]),
     ],
 )
 def test_counts_that_are_none(place, values, fragments):
     place.write("counts.csv", with_cell(place.counts, 3, **values))
     fails_in_one_line(place, FIT.replace("shares.csv", "counts.csv --counts"), *fragments)
+
+
+def test_noisy_counts_with_a_gap(place):
+    place.write("counts.csv", with_cell(place.counts, 3, A=None))
+    line = FIT.replace("shares.csv", "counts.csv --counts --noise laplace:2")
+    fails_in_one_line(place, line, "'ward-03'", "Write 0 for a class that does not occur", "leave the whole row empty")
 
 
 def test_classes_that_are_not_there(place):
