@@ -69,7 +69,7 @@ def test_a_result_for_machines(place):
     assert result["report"] is None
     assert (result["rows"], result["bags"], result["classes"]) == (360, 30, ["A", "B"])
     assert result["best_epoch"] in (1, 2)
-    assert set(result["held_out"]) == {"kl", "l1"}
+    assert set(result["held_out"]) == {"kl", "l1", "l1_of_overall_shares"}
     assert "Only 3 bags could be held out" in result["warnings"][0]
     assert result["accuracy"] is None
     assert "Only 3 bags could be held out; it takes 20 or more" in result["no_accuracy"]
@@ -103,9 +103,13 @@ def test_held_out_bags_are_missed_alike_on_the_terminal_in_the_result_and_on_the
     place.write("shares.csv", thirds)
     done = run(f"{FIT} --report")
     page = (place / "model" / "report.html").read_text()
-    (said,) = re.findall(r"held-out bags: the predicted shares are off by (\d+\.\d) points", done.stdout)
+    words = r"held-out bags: the predicted shares are off by (\d+\.\d) points .* overall shares: (\d+\.\d)\)"
+    ((said, blind),) = re.findall(words, done.stdout)
     assert f"3 bags kept from training, the predicted shares are off by {said} points" in page
-    assert f"{50 * fit_to_json(f'{FIT} --overwrite')['held_out']['l1']:.1f}" == said
+    assert f"Giving every bag the overall shares would be off by {blind} points" in page
+    held_out = fit_to_json(f"{FIT} --overwrite")["held_out"]
+    assert f"{50 * held_out['l1']:.1f}" == said
+    assert f"{50 * held_out['l1_of_overall_shares']:.1f}" == blind
     report = ProportionClassifier.load(place / "model").bag_report_
     assert 50 * report["l1"][report["held_out"]].mean() == pytest.approx(float(said), abs=0.1)
 

@@ -150,7 +150,8 @@ def _in_words(fitted: Fitted) -> str:
     if fitted.held_out is not None:
         lines.append(
             f"held-out bags: the predicted shares are off by {points(fitted.held_out['l1'] / 2)} points (so many rows "
-            "of 100 would have to change class)"
+            "of 100 would have to change class; giving every bag the overall shares: "
+            f"{points(fitted.held_out['l1_of_overall_shares'] / 2)})"
         )
     lines.append(fitted.no_accuracy or str(fitted.accuracy))
     lines.append(f"model: {fitted.model}")
