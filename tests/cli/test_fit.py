@@ -202,7 +202,23 @@ def test_a_dry_run_warns(place):
     assert "--ignore vote" in labels
     assert "counts of 30 of 30 bags" in counts
     assert "bag 'ward-00' has 12 rows and counts of 13" in counts
+    assert "missing" not in counts
     assert "1 distinct rows of proportions" in distinct
+
+
+@pytest.mark.parametrize(("whole", "rounded"), [(1, 2), (100, 1), (100, 0)])
+def test_shares_and_percentages_are_not_expected_to_add_up_to_rows(place, whole, rounded):
+    place.write("counts.csv", place.shares.with_columns((pl.col("A", "B") * whole).round(rounded)))
+    result = fit_to_json("fit people.csv --bag precinct --proportions counts.csv --counts --dry-run")
+    assert result["warnings"] == []
+
+
+@pytest.mark.parametrize(("full", "said"), [(0, True), (2, True), (5, False)])
+def test_counts_that_fall_short_nearly_everywhere_may_lack_a_class(place, full, said):
+    place.write("counts.csv", place.counts.with_columns(A=5, B=7 - (pl.int_range(pl.len()) >= full).cast(pl.Int64)))
+    (note, *_) = fit_to_json("fit people.csv --bag precinct --proportions counts.csv --counts --dry-run")["warnings"]
+    assert f"the counts of {30 - full} of 30 bags do not add up" in note
+    assert ("a column of a class may be missing" in note) is said
 
 
 def test_a_dry_run_warns_of_noise_as_a_fit_does(place):

@@ -117,10 +117,14 @@ def _notes_on_counts(matched: MatchedBags) -> list[str]:
     """Say where the counts of a bag do not add up to its rows."""
     totals, sizes = matched.values.sum(axis=1), matched.sizes
     differ = np.flatnonzero(~np.isnan(totals) & (totals != sizes))
-    if len(differ) == 0:
-        return []
+    known = totals[~np.isnan(totals)]
+    if len(differ) == 0 or any(np.isclose(known, whole, rtol=0.01).all() for whole in (1, 100)):
+        return []  # shares and percentages need not add up to anything else
+    fall_short = (totals < sizes).sum() > 0.9 * len(known)
+    hint = " Nearly all fall short: a column of a class may be missing." if fall_short else ""
     worst = differ[np.abs(totals[differ] - sizes[differ]).argmax()]
     return [
         f"the counts of {len(differ)} of {len(sizes)} bags do not add up to their number of rows; bag "
         f"{matched.bags[worst]!r} has {sizes[worst]} rows and counts of {totals[worst]:g}. Only the shares are used."
+        + hint
     ]
