@@ -164,8 +164,8 @@ def with_cell(frame, row, **values):
         (lambda shares: with_cell(shares, 3, A="NA"), ["bag 'ward-03' has NaN for some", "Fill them in"]),
         (lambda shares: with_cell(shares, 3, A=float("inf")), ["column 'A' holds inf in row 3", "Replace it"]),
         (
-            lambda shares: with_cell(shares, 3, A="n/a"),
-            ["shares.csv", "column 'A' holds 'n/a' for bag 'ward-03'", "Correct it"],
+            lambda shares: with_cell(shares, 3, A="some"),
+            ["shares.csv", "column 'A' holds 'some' for bag 'ward-03'", "Correct it"],
         ),
         (lambda shares: shares.with_columns(name=pl.lit("x")), ["column 'name' holds 'x'", "drop the column"]),
         (lambda shares: shares.drop("B"), ["shares.csv", "at least 2 classes", "['A']"]),

@@ -87,7 +87,7 @@ def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
     assert read_frame(text_file(tmp_path, "\ufeffward,age\na,1\n")).columns == ["ward", "age"]
 
 
-@pytest.mark.parametrize("word", ["NA", "N/A", "NaN", "null", "."])
+@pytest.mark.parametrize("word", ["NA", "N/A", "n/a", "NaN", "null", "."])
 def test_words_for_missing_values_are_gaps_among_numbers_and_dates(tmp_path, word):
     rows = ["age,size,born,seen,member,none", "31.5,3,1990-01-31,2020-01-01T06:30:00,true,", ",4,1990-02-01,,false,"]
     path = text_file(tmp_path, "\n".join([*rows, ",".join([word] * 6)]))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 # What R, spreadsheets and databases write where a number is missing. In a column of text they stay words.
-MISSING_WORDS = ("NA", "N/A", "#N/A", "NaN", "nan", "NULL", "null", ".")
+MISSING_WORDS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", ".")
 
 _ALL_ROWS: Mapping[str, Any] = {"infer_schema_length": None}
 
