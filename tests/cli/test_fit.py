@@ -69,7 +69,7 @@ def test_a_result_for_machines(place):
     assert result["report"] is None
     assert (result["rows"], result["bags"], result["classes"]) == (360, 30, ["A", "B"])
     assert result["best_epoch"] in (1, 2)
-    assert set(result["held_out"]) == {"kl", "l1"}
+    assert set(result["held_out"]) == {"kl", "l1", "l1_of_overall_shares"}
     assert "Only 3 bags could be held out" in result["warnings"][0]
     assert result["accuracy"] is None
     assert "Only 3 bags could be held out; it takes 20 or more" in result["no_accuracy"]
@@ -103,9 +103,13 @@ def test_held_out_bags_are_missed_alike_on_the_terminal_in_the_result_and_on_the
     place.write("shares.csv", thirds)
     done = run(f"{FIT} --report")
     page = (place / "model" / "report.html").read_text()
-    (said,) = re.findall(r"held-out bags: the predicted shares are off by (\d+\.\d) points", done.stdout)
+    words = r"held-out bags: the predicted shares are off by (\d+\.\d) points .* overall shares: (\d+\.\d)\)"
+    ((said, blind),) = re.findall(words, done.stdout)
     assert f"3 bags kept from training, the predicted shares are off by {said} points" in page
-    assert f"{50 * fit_to_json(f'{FIT} --overwrite')['held_out']['l1']:.1f}" == said
+    assert f"Giving every bag the overall shares would be off by {blind} points" in page
+    held_out = fit_to_json(f"{FIT} --overwrite")["held_out"]
+    assert f"{50 * held_out['l1']:.1f}" == said
+    assert f"{50 * held_out['l1_of_overall_shares']:.1f}" == blind
     report = ProportionClassifier.load(place / "model").bag_report_
     assert 50 * report["l1"][report["held_out"]].mean() == pytest.approx(float(said), abs=0.1)
 
@@ -198,7 +202,62 @@ def test_a_dry_run_warns(place):
     assert "--ignore vote" in labels
     assert "counts of 30 of 30 bags" in counts
     assert "bag 'ward-00' has 12 rows and counts of 13" in counts
+    assert "missing" not in counts
     assert "1 distinct rows of proportions" in distinct
+
+
+@pytest.mark.parametrize(("whole", "rounded"), [(1, 2), (100, 1), (100, 0)])
+def test_shares_and_percentages_are_not_expected_to_add_up_to_rows(place, whole, rounded):
+    place.write("counts.csv", place.shares.with_columns((pl.col("A", "B") * whole).round(rounded)))
+    result = fit_to_json("fit people.csv --bag precinct --proportions counts.csv --counts --dry-run")
+    assert result["warnings"] == []
+
+
+@pytest.mark.parametrize(("full", "said"), [(0, True), (2, True), (5, False)])
+def test_counts_that_fall_short_nearly_everywhere_may_lack_a_class(place, full, said):
+    place.write("counts.csv", place.counts.with_columns(A=5, B=7 - (pl.int_range(pl.len()) >= full).cast(pl.Int64)))
+    (note, *_) = fit_to_json("fit people.csv --bag precinct --proportions counts.csv --counts --dry-run")["warnings"]
+    assert f"the counts of {30 - full} of 30 bags do not add up" in note
+    assert ("a column of a class may be missing" in note) is said
+
+
+def test_a_dry_run_warns_of_noise_as_a_fit_does(place):
+    line = FIT.replace("shares.csv", "counts.csv --counts --noise laplace:10")
+    of_the_dry_run = fit_to_json(f"{line} --dry-run")["warnings"]
+    assert any("the declared noise (laplace" in warning for warning in of_the_dry_run)
+    assert fit_to_json(line)["warnings"][: len(of_the_dry_run)] == of_the_dry_run
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_dry_run_shows_how_dates_were_read(place, suffix):
+    day = pl.date(2020, 1 + pl.int_range(pl.len()) % 12, 1 + pl.int_range(pl.len()) % 5)
+    people = place.people.with_columns(born=day, died=day, gone=pl.lit(None, dtype=pl.Date))
+    place.write(f"people.{suffix}", people)
+    if suffix == "csv":  # as Americans write them
+        place.write("people.csv", people.with_columns(pl.col("born", "died").dt.strftime("%m/%d/%Y")))
+    line = FIT.replace("people.csv", f"people.{suffix} --ignore died --ignore income")
+    done = run(f"{line} --dry-run")
+    assert done.exit_code == 0, done.output
+    first, last = ("2020-01-01", "2020-05-12") if suffix == "csv" else ("2020-01-01", "2020-12-05")
+    assert f"born  date       {first} to {last}: days, place in the year and the week" in done.stdout
+    notes = [warning for warning in warnings_of(run(line)) if "day/month/year" in warning]
+    assert len(notes) == (suffix == "csv")
+    assert all("column 'born' is read as day/month/year" in note and "write it as YYYY-MM-DD" in note for note in notes)
+    assert all(f"warning: {note}" in done.stdout for note in notes)
+
+
+def test_a_dry_run_tells_of_columns_without_commas_between_them(place):
+    for name in ("people", "shares"):
+        text = (place / f"{name}.csv").read_text().replace(",", ";").replace(".", ",")
+        (place / f"{name}.csv").write_text(text)
+    result = fit_to_json(f"{FIT} --dry-run")
+    assert result["reading"] == [
+        f"{name}.csv is read with ';' between the columns and commas in decimal numbers"
+        for name in ("people", "shares")
+    ]
+    assert result["classes"]["A"] == pytest.approx(place.shares["A"].mean())
+    assert "\npeople.csv is read with ';'" in run(f"{FIT} --dry-run").stdout
+    assert run(FIT).exit_code == 0
 
 
 def warnings_of(done):

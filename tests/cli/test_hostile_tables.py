@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from fakes.workplace import QUICK, fails_in_one_line
+from fakes.workplace import QUICK, fails_in_one_line, run
 
 FIT = f"fit people.csv --bag precinct --proportions shares.csv --out model {QUICK}"
 
@@ -17,7 +17,6 @@ FIT = f"fit people.csv --bag precinct --proportions shares.csv --out model {QUIC
         ("people", b"precinct,age\n", ["'people'", "Convert it"]),
         ("empty.csv", b"", ["empty.csv is empty", "Write it again"]),
         ("header.csv", b"precinct,age\n", ["header.csv must have at least one row"]),
-        ("semicolons.csv", b"precinct;age\na;1\n", ["semicolons.csv must have commas", "';'"]),
         (
             "ragged.csv",
             b"precinct,age\na,1\nb,2,3\n",
@@ -60,6 +59,18 @@ def test_a_column_of_bags_that_is_not_there(place):
     line = FIT.replace("--bag precinct", "--bag precint")
     fails_in_one_line(place, line, "bag ids in people.csv", "'precint'", "Did you mean 'precinct'?")
     fails_in_one_line(place, f"{FIT} --ignore agee", "--ignore", "people.csv", "Did you mean 'age'?")
+
+
+def test_names_that_differ_by_how_accents_are_encoded(place_with_model):
+    place = place_with_model
+    place.write("people.csv", place.people.rename({"precinct": "Bu\u0308ro", "age": "a\u030age"}))
+    why = "differs by how accents are encoded (Unicode NFC against NFD): normalise both"
+    fails_in_one_line(place, FIT.replace("--bag precinct", "--bag B\u00fcro").replace("model ", "new "), why)
+    line = FIT.replace("--bag precinct", "--bag Bu\u0308ro").replace("shares.csv", "accents.csv")
+    place.write("accents.csv", place.shares.rename({"precinct": "Bu\u0308ro"}))
+    assert run(f"{line} --overwrite").exit_code == 0
+    place.write("people.csv", place.people.rename({"age": "\u00e5ge"}))
+    fails_in_one_line(place, "predict model people.csv --out predicted.csv", "'a\u030age' is missing", why)
 
 
 def test_thousands_of_columns_are_not_listed(place):
@@ -146,11 +157,15 @@ def with_cell(frame, row, **values):
         (lambda shares: with_cell(shares, 3, A=0.7, B=0.5), ["bag 'ward-03' sums to 1.2", "Divide each row"]),
         (lambda shares: with_cell(shares, 3, A=0.33, B=0.66), ["sums to 0.99", "--counts", "rounded", "missing class"]),
         (lambda shares: with_cell(shares, 3, A=1.1, B=-0.1), ["bag 'ward-03'", "must not be negative", "Clip"]),
-        (lambda shares: with_cell(shares, 3, A=None), ["bag 'ward-03' has NaN for some", "Fill them in"]),
+        (
+            lambda shares: with_cell(shares, 3, A=None),
+            ["bag 'ward-03' has NaN for some", "Fill them in (0 for a class that does not occur)"],
+        ),
+        (lambda shares: with_cell(shares, 3, A="NA"), ["bag 'ward-03' has NaN for some", "Fill them in"]),
         (lambda shares: with_cell(shares, 3, A=float("inf")), ["column 'A' holds inf in row 3", "Replace it"]),
         (
-            lambda shares: with_cell(shares, 3, A="n/a"),
-            ["shares.csv", "column 'A' holds 'n/a' for bag 'ward-03'", "Correct it"],
+            lambda shares: with_cell(shares, 3, A="some"),
+            ["shares.csv", "column 'A' holds 'some' for bag 'ward-03'", "Correct it"],
         ),
         (lambda shares: shares.with_columns(name=pl.lit("x")), ["column 'name' holds 'x'", "drop the column"]),
         (lambda shares: shares.drop("B"), ["shares.csv", "at least 2 classes", "['A']"]),
@@ -177,12 +192,18 @@ def test_proportions_that_are_none(place, change, fragments):
     [
         ({"A": 0, "B": 0}, ["'ward-03'", "not be all zero", "[0, 0]"]),
         ({"A": -1, "B": 13}, ["'ward-03'", "not be negative", "[-1, 13]"]),
-        ({"A": None, "B": 3}, ["'ward-03'", "leave the whole row empty"]),
+        ({"A": None, "B": 3}, ["'ward-03'", "0 for a class that does not occur", "leave the whole row empty"]),
     ],
 )
 def test_counts_that_are_none(place, values, fragments):
     place.write("counts.csv", with_cell(place.counts, 3, **values))
     fails_in_one_line(place, FIT.replace("shares.csv", "counts.csv --counts"), *fragments)
+
+
+def test_noisy_counts_with_a_gap(place):
+    place.write("counts.csv", with_cell(place.counts, 3, A=None))
+    line = FIT.replace("shares.csv", "counts.csv --counts --noise laplace:2")
+    fails_in_one_line(place, line, "'ward-03'", "Write 0 for a class that does not occur", "leave the whole row empty")
 
 
 def test_classes_that_are_not_there(place):
@@ -233,6 +254,7 @@ def test_leading_zeros_that_were_lost(place):
         ("--noise lapalce:2", ["noise", "Did you mean 'laplace'?"]),
         ("--noise laplace:-1", ["scale of noise", "-1"]),
         ("--noise laplace:2 --method rot", ["noise", "'kl'"]),
+        ("--noise laplace:2 --method rot --dry-run", ["noise", "'kl'"]),
     ],
 )
 def test_options_that_are_none(place, options, fragments):

@@ -1,5 +1,6 @@
 """What a person reads when something goes wrong."""
 
+import errno
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 import bagwise
 from bagwise.cli import app
-from bagwise.cli.messages import failures_explained
+from bagwise.cli.messages import failures_explained, show
 from bagwise.estimator.ways import METHOD_NAMES
 
 
@@ -73,6 +74,26 @@ def test_other_threads_may_run_commands():
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(command).result() == "done"
+
+
+def test_a_reader_that_has_left_is_no_error(monkeypatch, capfd):
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as nobody:
+        monkeypatch.setattr("sys.stdout", nobody)
+        with pytest.raises(typer.Exit) as stopped, failures_explained():
+            show("a result")
+        print("what Python would flush at its end", file=nobody, flush=True)
+        monkeypatch.undo()
+    assert stopped.value.exit_code == 141
+    assert capfd.readouterr().err == ""
+
+
+def test_a_broken_pipe_elsewhere_is_an_error(capsys):
+    with pytest.raises(typer.Exit) as stopped, failures_explained():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe", "weights")
+    assert stopped.value.exit_code == 2
+    assert capsys.readouterr().err == "error: weights: Broken pipe.\n"
 
 
 def test_a_bug_shows_itself():

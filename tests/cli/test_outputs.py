@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from bagwise import ProportionClassifier
 from bagwise.commands.outputs import staged_file, staged_model_folder
 from bagwise.model_folder import read_model, write_model
-from fakes.workplace import QUICK, run
+from fakes.workplace import QUICK, fails_in_one_line, run
 
 NAMES = ["model.json", "report.html", "weights"]
 
@@ -88,6 +89,50 @@ def test_a_link_to_a_file_stays_one(tmp_path):
         staged.write_text("1")
     assert link.is_symlink()
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["of-today"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path, mode):
+    path = tmp_path / "labels.csv"
+    path.write_text("0")
+    path.chmod(mode)
+    with staged_file(path, overwrite=True) as staged:
+        staged.write_text("1")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("1", mode)
+
+
+@pytest.mark.parametrize("has_report", [True, False])
+def test_a_model_that_is_replaced_keeps_its_permissions(folder, has_report):
+    for file in folder.iterdir():
+        file.chmod(0o600)
+    if not has_report:
+        (folder / "report.html").unlink()
+    put(folder, "newer", overwrite=True)
+    assert names(folder) == NAMES
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("predict model people.csv --out", "people.csv"),
+        ("predict model people.csv --out", "link.csv"),
+        ("apportion model people.csv --proportions counts.csv --out", "people.csv"),
+        ("apportion model people.csv --proportions counts.csv --out", "../{folder}/counts.csv"),
+    ],
+)
+def test_what_a_command_reads_is_never_its_output(place_with_model, line, name):
+    (place_with_model / "link.csv").symlink_to("people.csv")
+    name = name.format(folder=place_with_model.folder.name)
+    for option in ("", " --overwrite"):
+        fails_in_one_line(place_with_model, f"{line} {name}{option}", f"{name} is read by this command", "another name")
+
+
+@pytest.mark.parametrize("name", ["model.json", "weights-"])
+def test_an_export_never_overwrites_a_part_of_a_model(place_with_model, name):
+    (path,) = (place_with_model / "model").glob(f"{name}*")
+    line = f"export model --onnx model/{path.name} --overwrite"
+    fails_in_one_line(place_with_model, line, "may be part of a model", ".onnx")
 
 
 def test_the_report_of_another_model_goes(folder):

@@ -157,12 +157,22 @@ def test_scores_in_words(place_with_model):
         (["no", "yes", None], ["no", "yes"]),
         ([0, 1, None], ["0", "1"]),
         ([0.0, 1.0, float("nan")], ["0", "1"]),
+        (["0.0", "1.0", None], ["0", "1"]),
+        (["0", "1", "NA"], ["0.0", "1.0"]),
+        ([0, 1, None], ["0.0", "1.0"]),
+        (["1", "NA", "."], ["1", "NA"]),
         ([False, True, None], ["False", "True"]),
         ([False, True, None], ["false", "true"]),
     ],
 )
 def test_labels_of_all_kinds(labels, classes):
     assert class_numbers(labels, classes, "vote").tolist() == [0, 1, -1]
+
+
+@pytest.mark.parametrize("label", ["1.5", 1.5, "A.0", "YES", "-1.0"])
+def test_labels_that_are_no_class(label):
+    with pytest.raises(ValueError, match="must hold classes of the model"):
+        class_numbers([label], ["1", "A", "yes"], "vote")
 
 
 # ---------------------------------------------------------------- apportion
@@ -232,10 +242,17 @@ def test_rows_of_unknown_bags_keep_their_predictions(place_with_model, expected)
         pl.when(pl.col("precinct") == "ward-00").then(None).otherwise(pl.col("A", "B")).name.keep()
     )
     place_with_model.write("counts.csv", counts)
-    assert run_to_json(APPORTION)["bags_unknown"] == 1
+    assert "\n1 bag with unknown proportions keeps the model's predictions\n" in run(APPORTION).stdout
+    assert run_to_json(f"{APPORTION} --overwrite")["bags_unknown"] == 1
     labels = read(place_with_model / "labels.csv")
     np.testing.assert_allclose(labels["probability A"][:12], expected[:12, 0], atol=1e-6)
     assert not np.allclose(labels["probability A"][12:24], expected[12:24, 0], atol=1e-3)
+    place_with_model.write(
+        "counts.csv", pl.concat([counts[:1], counts[:1], counts[2:]]).with_columns(counts["precinct"])
+    )
+    assert "\n2 bags with unknown proportions keep the model's" in run(f"{APPORTION} --overwrite").stdout
+    place_with_model.write("counts.csv", place_with_model.counts)
+    assert "unknown" not in run(f"{APPORTION} --overwrite").stdout
 
 
 # ---------------------------------------------------------------- export

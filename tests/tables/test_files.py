@@ -8,7 +8,7 @@ import pyarrow.ipc
 import pytest
 from polars.testing import assert_frame_equal
 
-from bagwise.tables.files import file_type, open_parquet, read_frame
+from bagwise.tables.files import file_type, open_parquet, read_csv_table, read_frame, unusual_style
 from bagwise.tables.slices import write_slices
 
 FRAME = pl.DataFrame(
@@ -87,13 +87,87 @@ def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
     assert read_frame(text_file(tmp_path, "\ufeffward,age\na,1\n")).columns == ["ward", "age"]
 
 
+@pytest.mark.parametrize("word", ["NA", "N/A", "n/a", "NaN", "null", "."])
+def test_words_for_missing_values_are_gaps_among_numbers_and_dates(tmp_path, word):
+    rows = ["age,size,born,seen,member,none", "31.5,3,1990-01-31,2020-01-01T06:30:00,true,", ",4,1990-02-01,,false,"]
+    path = text_file(tmp_path, "\n".join([*rows, ",".join([word] * 6)]))
+    frame = read_frame(path)
+    assert frame["age"].fill_nan(None).to_list() == [31.5, None, None]
+    assert frame["size"].fill_nan(None).to_list() == [3, 4, None]
+    assert frame["born"].to_list() == [dt.date(1990, 1, 31), dt.date(1990, 2, 1), None]
+    assert frame["seen"].to_list() == [dt.datetime(2020, 1, 1, 6, 30), None, None]
+    assert frame["member"].to_list() == [True, False, None]
+    assert frame["none"].cast(pl.Float64).fill_nan(None).to_list() == [None] * 3
+
+
+@pytest.mark.parametrize("word", ["NA", "N/A", "null", "."])
+def test_words_for_missing_values_stay_in_text(tmp_path, word):
+    path = text_file(tmp_path, f"country,ward,code,asked\nDE,007,1x,1\n{word},012,2,2\n{word},{word},{word},{word}\n")
+    frame = read_frame(path, text=["asked"])
+    assert frame["country"].to_list() == ["DE", word, word]
+    assert frame["ward"].to_list() == ["007", "012", word]
+    assert frame["code"].to_list() == ["1x", "2", word]
+    assert frame["asked"].to_list() == ["1", "2", word]
+
+
+@pytest.mark.parametrize(
+    ("dates", "unsure"),
+    [
+        (["01/02/2020", "12/12/2020", ""], True),
+        (["1-2-2020", "12-12-2020", "NA"], True),
+        (["01/02/2020 10:30", "03/04/2020 11:30", ""], True),
+        (["01/02/2020", "13/02/2020", ""], False),
+        (["01.02.2020", "03.04.2020", ""], False),
+        (["2020-01-02", "2020-03-04", ""], False),
+        (["2020/01/02", "2020/03/04", ""], False),
+    ],
+)
+def test_dates_that_may_have_the_month_first(tmp_path, dates, unsure):
+    rows = [f"{number},{date},{date}" for number, date in enumerate(dates)]
+    table = read_csv_table(text_file(tmp_path, "\n".join(["size,born,ward", *rows])), text=["ward"])
+    assert table.frame["born"].dtype.is_temporal()
+    assert table.unsure_dates == (("born",) if unsure else ())
+
+
+@pytest.mark.parametrize(
+    ("content", "style"),
+    [
+        ("ward;age;share;day\nUlm, West;1;1,5;2020-01-31\n012;NA;-2,25;\n", "';' between the columns and commas in"),
+        ("ward;age;share;day\nUlm, West;1;1.5;2020-01-31\n012;NA;-2.25;\n", "';' between the columns"),
+        ("ward;age;share;day\nUlm, West;1;NA;2020-01-31\n012;NA;-2,25;\n", "';' between the columns and commas in"),
+        ('"ward";age;share;day\r\n"Ulm, West";1;1,5;2020-01-31\r\n012;NA;-2,25;\r\n', "';' between the columns and"),
+        ("ward\tage\tshare\tday\nUlm, West\t1\t1.5\t2020-01-31\n012\tNA\t-2.25\t\n", "a tab between the columns"),
+        ("ward|age|share|day\nUlm, West|1|1.5|2020-01-31\n012|NA|-2.25|\n", "'|' between the columns"),
+    ],
+)
+def test_files_without_commas_between_the_columns(tmp_path, content, style):
+    path = text_file(tmp_path, f"\ufeff{content}")
+    frame = read_frame(path)
+    assert frame["ward"].to_list() == ["Ulm, West", "012"]
+    assert frame["age"].to_list() == [1, None]
+    assert frame["share"].to_list() == ([None, -2.25] if ";NA;" in content.splitlines()[1] else [1.5, -2.25])
+    assert frame["day"].to_list() == [dt.date(2020, 1, 31), None]
+    assert unusual_style(path).startswith(f"{path} is read with {style}")
+
+
+def test_ids_in_files_with_semicolons_stay_text(tmp_path):
+    frame = read_frame(text_file(tmp_path, "ward;zip;size\n007;8001;1\n012;8002;2\n"), text=["zip"])
+    assert frame.to_dict(as_series=False) == {"ward": ["007", "012"], "zip": ["8001", "8002"], "size": [1, 2]}
+
+
+def test_other_marks_in_a_header_with_commas_are_part_of_the_names(tmp_path):
+    path = text_file(tmp_path, '"age, in years;",a|b\n1,2\n')
+    assert read_frame(path).columns == ["age, in years;", "a|b"]
+    assert unusual_style(path) is None
+    assert unusual_style("table.parquet") is None
+
+
 WRONG_CONTENTS = {
     "nothing.csv": (b"", "is empty"),
     "header.csv": (b"ward,age\n", "at least one row"),
     "ragged.csv": (b"ward,age\n1,2,3\n", "as many fields in every line"),
     "latin.csv": ("ward\nKöln\n".encode("latin-1"), "UTF-8"),
     "twice.csv": (b"ward,ward\n1,2\n", "'ward' twice"),
-    "semicolons.csv": (b"ward;age\n1;2\n", "';'"),
     "quote.csv": (b'ward,age\n"a,1\nb,2\n', "cannot be read as CSV"),
     "nothing.parquet": (b"", "is empty"),
     "text.parquet": (b"ward,age\n1,2\n", "cannot be read as Parquet"),

@@ -104,7 +104,7 @@ def test_a_row_without_values_is_unknown():
         ([-1, 3], r"not be negative, but bag 1 has \[-1, 3\]\. Clip"),
         ([0, 0], r"not be all zero, but bag 1 has \[0, 0\]\. .* empty"),
         ([math.inf, 1], r"be finite, and known .*, but bag 1 has \[inf, 1\]\. Fill"),
-        ([None, 1], r"be finite, and known .*, but bag 1 has \[nan, 1\]\. Fill"),
+        ([None, 1], r"be finite, and known .*, but bag 1 has \[nan, 1\]\. Fill them in \(0 for a class that"),
     ],
 )
 def test_counts_that_are_none(row, message):
@@ -119,6 +119,7 @@ def test_counts_that_are_none(row, message):
         (["7"], [7], r"Ids are text .* but integers in proportions \(7\)"),
         (["7", "8"], ["007", "008"], r"bag '7' is missing \(and 1 more\)\. .*'007', which differs by leading zeros"),
         (["Ulm"], ["ulm "], r"'ulm ', which differs by spaces or capital letters"),
+        (["Z\u00fcrich"], ["Zu\u0308rich"], r"'Zu\u0308rich', which differs by how accents .* normalise both"),
         (["ward-one"], ["ward_one"], r"Did you mean 'ward_one'\?"),
         ([1], [2], r"bag 1 is missing\. Add its row"),
         (["10", "12"], ["10", "11"], r"bag '12' is missing\. Add its row"),

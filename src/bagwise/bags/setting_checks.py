@@ -6,11 +6,17 @@ A message states the rule, the offending value and the fix.
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from numbers import Integral
 
 import numpy as np
 import torch
+
+# what two texts that look alike need
+DIFFERS_IN_FORM = (
+    "differs by how accents are encoded (Unicode NFC against NFD): normalise both, in pandas by .str.normalize('NFC')."
+)
 
 MOST_NAMES_LISTED = 25  # all methods, and their number may grow a little
 
@@ -23,10 +29,23 @@ def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
     listed = ", ".join(repr(name) for name in known[:MOST_NAMES_LISTED])
     if len(known) > MOST_NAMES_LISTED:  # the columns of a table may be thousands
         listed += f" and {len(known) - MOST_NAMES_LISTED} more"
+    for name in known:
+        if differ_in_form_alone(name, value):
+            raise ValueError(f"{argument} must be one of {listed}, but got {value!r}. {name!r} {DIFFERS_IN_FORM}")
     lower = {name.lower(): name for name in known}
     nearest = difflib.get_close_matches(str(value).lower(), lower, n=1)
     hint = f" Did you mean {lower[nearest[0]]!r}?" if nearest else ""
     raise ValueError(f"{argument} must be one of {listed}, but got {value!r}.{hint}")
+
+
+def differ_in_form_alone(one: object, other: object) -> bool:
+    """Whether two texts look alike but are not equal, since letters with accents have two forms in Unicode."""
+    return (
+        isinstance(one, str)
+        and isinstance(other, str)
+        and one != other
+        and unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other)
+    )
 
 
 def check_count(argument: str, value: object) -> None:

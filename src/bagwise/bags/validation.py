@@ -118,7 +118,8 @@ def check_proportion_values(proportions: Tensor, bag_names: Sequence[object] | N
     if found := first(missing.any(dim=1)):
         raise ValueError(
             f"proportions must be known for all classes or for none, but bag {found[1]} has NaN for some: "
-            f"{_row(values, found[0])}. Fill them in, or make the whole row NaN (unknown)."
+            f"{_row(values, found[0])}. Fill them in (0 for a class that does not occur), or "
+            "make the whole row NaN (unknown)."
         )
     if found := first((values < 0).any(dim=1)):
         raise ValueError(
@@ -213,7 +214,8 @@ def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:
         bag = int(odd[0])
         raise ValueError(
             f"counts must be finite, and known for all classes or for none, but bag {bag_names[bag]!r} has "
-            f"{_row(counts, bag)}. Fill them in (0 where nobody was counted), or leave the whole row empty (NaN)."
+            f"{_row(counts, bag)}. Fill them in (0 for a class that does not occur), or leave the whole row empty "
+            "(NaN)."
         )
     negative = torch.nonzero((counts < 0).any(dim=1))
     if negative.numel():

@@ -42,7 +42,8 @@ def main(
     bagwise predict model people.parquet --out predictions.parquet
 
     Tables are CSV, Parquet or Arrow files, recognised by their suffix. Exit codes: 0 done, 2 something to fix (one
-    line on the standard error output says what and how), 130 interrupted, 143 terminated.
+    line on the standard error output says what and how), 130 interrupted, 141 output cut off (as by
+    head), 143 terminated.
     """
 
 

@@ -29,8 +29,9 @@ def apportion(
     how: Annotated[
         str,
         typer.Option(
-            help="lp: the proportions are met exactly. rot: soft shares, a compromise of model and proportions. "
-            "combinatorial: one class per row, proportions met as closely as --alpha says."
+            help="lp: the totals of every bag come out right; where bags are not random, single rows may be right less "
+            "often than with `bagwise predict`. rot: soft shares, a compromise of model and proportions; with --alpha "
+            "0.02 the best guess per row. combinatorial: one class per row, proportions met as closely as --alpha says."
         ),
     ] = "lp",
     alpha: Annotated[
@@ -47,9 +48,10 @@ def apportion(
     """Label rows by a model and their bags' proportions.
 
     For the rows that the model was fitted on, or others whose bags' proportions are known: labels that agree with the
-    proportions are better than those of `bagwise predict`, which does not know of bags. The output has the same
-    columns. By default the classes meet the proportions, up to what whole rows allow. Rows of a bag with unknown
-    proportions keep the predictions of the model.
+    proportions, unlike those of `bagwise predict`, which does not know of bags. The output has the same columns. By
+    default the classes meet the proportions, up to what whole rows allow, so that the totals of every bag come out
+    right; for the best guess per row choose --how rot --alpha 0.02. Rows of a bag with unknown proportions keep the
+    predictions of the model.
 
     \b
     Example:
@@ -86,7 +88,11 @@ def _in_words(done: Apportioned) -> str:
     # half the sum of absolute differences is the share of rows in the wrong class
     classes, after, before = (f"{50 * gap:.2f}" for gap in (done.gap_classes, done.gap_after, done.gap_before))
     probabilities = "" if after == classes else f", the probabilities by {after}"
+    unknown = ""
+    if done.bags_unknown:
+        keep = "bag with unknown proportions keeps" if done.bags_unknown == 1 else "bags with unknown proportions keep"
+        unknown = f"\n{done.bags_unknown:,} {keep} the model's predictions"
     return (
         f"{done.rows:,} rows in {done.bags:,} bags; the classes miss the proportions by {classes} points"
-        f"{probabilities}, the model alone by {before}\nlabels: {done.labels}"
+        f"{probabilities}, the model alone by {before}{unknown}\nlabels: {done.labels}"
     )

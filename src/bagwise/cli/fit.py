@@ -79,12 +79,13 @@ def fit(
         from bagwise.commands.training_data import TrainingFiles
         from bagwise.estimator import ProportionClassifier
         from bagwise.estimator.classifier import DEVICES, NETWORKS
-        from bagwise.estimator.ways import METHOD_NAMES
+        from bagwise.estimator.ways import METHOD_NAMES, way_to_fit
 
         check_choice("--method", method, METHOD_NAMES)
         check_choice("--network", network, NETWORKS)
         check_choice("--device", device, DEVICES)
         published = _parse_noise(noise)
+        way_to_fit(method, {}, published)  # not every method knows of noise
         files = TrainingFiles(
             table,
             bag,
@@ -149,7 +150,8 @@ def _in_words(fitted: Fitted) -> str:
     if fitted.held_out is not None:
         lines.append(
             f"held-out bags: the predicted shares are off by {points(fitted.held_out['l1'] / 2)} points (so many rows "
-            "of 100 would have to change class)"
+            "of 100 would have to change class; giving every bag the overall shares: "
+            f"{points(fitted.held_out['l1_of_overall_shares'] / 2)})"
         )
     lines.append(fitted.no_accuracy or str(fitted.accuracy))
     lines.append(f"model: {fitted.model}")

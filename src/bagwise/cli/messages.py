@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import reprlib
 import shlex
 import signal
@@ -19,8 +20,9 @@ import typer
 if TYPE_CHECKING:
     from bagwise.tables.surprises import Surprise
 
-# exit codes: 2 for what the user can mend (arguments, files, disk), 130 for Ctrl-C, 143 for SIGTERM as shells have it
-_MENDABLE, _INTERRUPTED, _TERMINATED = 2, 130, 143
+# exit codes: 2 for what the user can mend (arguments, files, disk); as shells have them, 130 for Ctrl-C, 141 where
+# nobody reads what is printed (SIGPIPE), 143 for SIGTERM
+_MENDABLE, _INTERRUPTED, _UNREAD, _TERMINATED = 2, 130, 141, 143
 
 
 @contextmanager
@@ -146,8 +148,15 @@ def _listed(entries: Sequence[str]) -> str:
 
 
 def show(text: str) -> None:
-    """Print a result to the standard output."""
-    print(text)  # noqa: T201
+    """Print a result to the standard output; end quietly where who read it has left, as `head` does: the work is done.
+
+    Only here, where the broken pipe is that of the standard output and not one that work was lost in.
+    """
+    try:
+        print(text, flush=True)  # noqa: T201
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        raise typer.Exit(_UNREAD) from None
 
 
 def show_json(result: dict[str, Any]) -> None:

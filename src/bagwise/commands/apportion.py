@@ -98,7 +98,7 @@ def apportion_file(
     alpha = _ALPHA if alpha is None else alpha
     check_alpha(alpha)
     file_type(out)
-    with staged_file(out, overwrite=overwrite) as staged:
+    with staged_file(out, overwrite=overwrite, inputs=[table, proportions]) as staged:
         classifier = ProportionClassifier.load(model)
         bag = bag or classifier.bag_column_
         if bag is None:

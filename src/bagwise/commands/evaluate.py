@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,10 @@ from bagwise.bags.setting_checks import check_choice
 from bagwise.commands.prediction import Progress, RowPredictor
 from bagwise.estimator import ProportionClassifier
 from bagwise.metrics import instance_metrics
+from bagwise.tables.csv_reading import MISSING_WORDS
 from bagwise.tables.surprises import Surprise
+
+_POINT_ZERO = re.compile(r"^([+-]?[0-9]+)\.0+$")
 
 
 @dataclass(frozen=True)
@@ -88,21 +92,29 @@ def evaluate_file(model: Path, table: Path, label: str, *, progress: Progress) -
 def class_numbers(labels: Sequence[Any], classes: Sequence[str], column: str) -> np.ndarray:
     """Return the place in `classes` of each label, `[rows]`; -1 where the label is missing.
 
-    Classes are the names of columns and so are text, while labels may be numbers or booleans: 1, 1.0 and "1" are the
-    class "1", True is "True" or "true".
+    Classes are the names of columns and so are text, while labels may be numbers or booleans, and text in CSV files: 1,
+    1.0, "1" and "1.0" are the class "1" or "1.0", True is "True" or "true". "NA" and its like are missing labels where
+    no class has that name.
     """
     place_of = {name: place for place, name in enumerate(classes)}
     numbers: dict[Any, int] = {None: -1}
     for value in dict.fromkeys(labels):
-        if value is None or value != value:
+        if value is None or value != value or (value in MISSING_WORDS and value not in place_of):
             numbers[value] = -1
             continue
-        text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-        if isinstance(value, bool) and text not in place_of:
-            text = text.lower()
+        text = next((form for form in _spellings(value) if form in place_of), str(value))
         check_choice(f"column {column!r} must hold classes of the model: a label", text, classes)
         numbers[value] = place_of[text]
     return np.array([numbers[value] for value in labels], dtype=np.int64)
+
+
+def _spellings(value: object) -> tuple[str, ...]:
+    """Return the names that the class of a label may have."""
+    if isinstance(value, bool):
+        return str(value), str(value).lower()
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    whole = _POINT_ZERO.sub(r"\1", text)
+    return text, whole, f"{whole}.0"
 
 
 def _class_scores(truth: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> tuple[ClassScore, ...]:

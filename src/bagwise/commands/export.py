@@ -26,6 +26,8 @@ class Exported:
 
 def export_model(model: Path, onnx: Path, *, overwrite: bool) -> Exported:
     """Write the model in a folder to an ONNX file."""
+    if onnx.suffix in (".json", ".safetensors") and onnx.exists():
+        raise FileExistsError(f"{onnx} exists and may be part of a model. Choose a name that ends in .onnx.")
     with staged_file(onnx, overwrite=overwrite) as staged:
         classifier = ProportionClassifier.load(model)
         classifier.export_onnx(staged)

@@ -16,6 +16,7 @@ from bagwise.model_selection import AccuracyEstimate
 from bagwise.report.model import write_model_report
 from bagwise.report.model_bags import MOST_ROWS, describe_rows, draw_bags, was_held_out
 from bagwise.report.model_findings import find
+from bagwise.report.model_statistics import Fit
 from bagwise.tables.slices import FrameInMemory
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Fitted:
         best_epoch: the one whose weights were kept.
         training: what was done, what was kept of it, and by which rule, in words.
         directions: number of directions that a probe sees; None for other methods.
-        held_out: "kl" and "l1" of the held-out bags, as the report has them; None where none were held out.
+        held_out: "kl" and "l1" of the held-out bags, as the report has them, and "l1_of_overall_shares", if every bag
+            were given these; None where none were held out.
         accuracy: share of the rows labelled rightly, estimated from held-out bags; None where they are too few
             or where noise was declared.
         no_accuracy: why there is no estimate; None where there is one.
@@ -66,7 +68,7 @@ class Fitted:
 
 def check_files(files: TrainingFiles) -> Understanding:
     """Read and check the tables, and tell how they were understood; nothing is written."""
-    return understand(read_training_data(files), files.bag)
+    return understand(read_training_data(files), files)
 
 
 def fit_files(
@@ -119,12 +121,16 @@ def fit_files(
         best_epoch=classifier.best_epoch_,
         training=found.training,
         directions=classifier.history_[0].get("directions"),
-        held_out=None if held_out is None else {"kl": held_out.kl, "l1": 2 * held_out.missed},
+        held_out=None if held_out is None else _as_numbers(held_out),
         accuracy=found.accuracy,
         no_accuracy=found.no_accuracy,
         warnings=found.warnings,
         seconds=round(time.monotonic() - start, 3),
     )
+
+
+def _as_numbers(fit: Fit) -> dict[str, float]:
+    return {"kl": fit.kl, "l1": 2 * fit.missed, "l1_of_overall_shares": 2 * fit.blind_missed}
 
 
 def _some_bags(data: TrainingData, bag: str, classifier: ProportionClassifier) -> pl.DataFrame:

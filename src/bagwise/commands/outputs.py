@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,20 +17,25 @@ _STAGE, _END_OF_A_STAGE = ".new-model.", ".tmp"
 
 
 @contextmanager
-def staged_file(path: Path, *, overwrite: bool) -> Iterator[Path]:
+def staged_file(path: Path, *, overwrite: bool, inputs: Collection[Path] = ()) -> Iterator[Path]:
     """Give a place to write a file; it becomes `path` when the block ends without an error, and is gone otherwise.
 
-    Raises where `path` exists and `overwrite` is false, or nothing can be written there, before the block starts.
-    A link stays one: the file it points to is written.
+    Raises where `path` is one of the `inputs`, or exists and `overwrite` is false, or nothing can be written there,
+    before the block starts. A link stays one: the file it points to is written. A file keeps its permissions.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, but must be the name of a file.")
+    for source in inputs:
+        if path.exists() and source.exists() and path.samefile(source):
+            raise FileExistsError(f"{path} is read by this command, so it cannot be overwritten. Choose another name.")
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists already. Choose another name, or pass --overwrite.")
     target = Path(os.path.realpath(path))
 
     def move(new: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            shutil.copymode(target, new / path.name)
         os.replace(new / path.name, target)
 
     with _staging_folder(path, f".{target.name}.", _nearest_folder(target), move) as new:
@@ -77,6 +82,11 @@ def _check_may_become_a_model(path: Path, *, overwrite: bool) -> None:
 
 def _replace_model(new: Path, folder: Path) -> None:
     """Move the files of a model into a folder, maybe over another; a kill at any step leaves one of them in full."""
+    for pattern in _FILES_OF_A_MODEL:
+        old = next(folder.glob(pattern), folder / "model.json")  # a first report is no more public than the model
+        if old.exists():
+            for file in new.glob(pattern):
+                shutil.copymode(old, file)
     weights = [file.name for file in new.glob("weights-*.safetensors")]
     for name in weights:
         os.replace(new / name, folder / name)  # beside the old ones, under a name of their own

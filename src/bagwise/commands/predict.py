@@ -42,7 +42,7 @@ def predict_file(
 ) -> Predicted:
     """Write the predictions for `table` to `out`, in the order of its rows."""
     file_type(out)  # a suffix that nobody knows is better found now than after the work
-    with staged_file(out, overwrite=overwrite) as staged:
+    with staged_file(out, overwrite=overwrite, inputs=[table]) as staged:
         predictor = RowPredictor(ProportionClassifier.load(model), table, keep)
         classes = predictor.classifier.classes_.tolist()
         check_kept(keep, classes)

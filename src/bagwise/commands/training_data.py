@@ -82,6 +82,8 @@ def read_training_data(files: TrainingFiles) -> TrainingData:
     )
     check_enough_known_bags(len(matched.bags) - matched.num_unknown)
     notes = _notes_on_labels(next(rows.slices(_ROWS_TO_LOOK_AT, inputs)), matched.table.classes)
+    if isinstance(rows, FrameInMemory):
+        notes += _notes_on_dates([name for name in rows.unsure_dates if name in inputs])
     if files.counts and files.noise is None:
         notes += _notes_on_counts(matched)
     return TrainingData(rows, inputs, matched, tuple(notes))
@@ -103,14 +105,26 @@ def _notes_on_labels(sample: pl.DataFrame, classes: Sequence[object]) -> list[st
     return notes
 
 
+def _notes_on_dates(unsure: Sequence[str]) -> list[str]:
+    return [
+        f"column {name!r} is read as day/month/year, since no number in it tells: none before the year exceeds 12. "
+        "If it is month/day/year, write it as YYYY-MM-DD."
+        for name in unsure
+    ]
+
+
 def _notes_on_counts(matched: MatchedBags) -> list[str]:
     """Say where the counts of a bag do not add up to its rows."""
     totals, sizes = matched.values.sum(axis=1), matched.sizes
     differ = np.flatnonzero(~np.isnan(totals) & (totals != sizes))
-    if len(differ) == 0:
-        return []
+    known = totals[~np.isnan(totals)]
+    if len(differ) == 0 or any(np.isclose(known, whole, rtol=0.01).all() for whole in (1, 100)):
+        return []  # shares and percentages need not add up to anything else
+    fall_short = (totals < sizes).sum() > 0.9 * len(known)
+    hint = " Nearly all fall short: a column of a class may be missing." if fall_short else ""
     worst = differ[np.abs(totals[differ] - sizes[differ]).argmax()]
     return [
         f"the counts of {len(differ)} of {len(sizes)} bags do not add up to their number of rows; bag "
         f"{matched.bags[worst]!r} has {sizes[worst]} rows and counts of {totals[worst]:g}. Only the shares are used."
+        + hint
     ]

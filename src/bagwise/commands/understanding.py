@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import narwhals as nw
 import numpy as np
 
-from bagwise.commands.training_data import TrainingData
-from bagwise.model_selection import identifiability_warnings
+from bagwise.commands.training_data import TrainingData, TrainingFiles
+from bagwise.model_selection import identifiability_warnings, noise_warnings
+from bagwise.tables.files import ParquetFile, unusual_style
 from bagwise.tables.preprocessing import fit_preprocessing
 from bagwise.tables.reading import Table
 from bagwise.tables.slices import FrameInMemory
 from bagwise.tables.spool import survey_parquet
+
+_ROWS_PER_SLICE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Understanding:
         median_bag: rows of a bag in the middle.
         largest_bag: rows of the largest bag.
         classes: share of each class over all rows of bags that are known.
+        reading: how CSV files are written that have no commas between the columns.
         warnings: in plain words.
     """
 
@@ -58,6 +65,7 @@ class Understanding:
     median_bag: float
     largest_bag: int
     classes: dict[str, float]
+    reading: tuple[str, ...]
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -72,18 +80,19 @@ class Understanding:
             f"{len(self.classes)} classes: " + ", ".join(f"{name} {share:.1%}" for name, share in self.classes.items()),
             f"{len(self.columns)} columns as inputs:",
             *(f"  {column.name:<{wide}}  {column.kind:<9}  {column.treatment}" for column in self.columns),
+            *self.reading,
             *(f"warning: {warning}" for warning in self.warnings),
         ]
         return "\n".join(lines)
 
 
-def understand(data: TrainingData, bag_column: str) -> Understanding:
+def understand(data: TrainingData, files: TrainingFiles) -> Understanding:
     """Describe the tables, and warn of what stands in the way of learning from them."""
     rows = data.rows
     if isinstance(rows, FrameInMemory):
         preprocessing = fit_preprocessing(Table(nw.from_native(rows.frame.select(data.inputs), eager_only=True)))
     else:
-        preprocessing = survey_parquet(rows.path, bag_column, data.inputs).preprocessing
+        preprocessing = survey_parquet(rows.path, files.bag, data.inputs).preprocessing
     matched = data.matched
     known = ~np.isnan(matched.shares[:, 0])
     overall = np.average(matched.shares[known], axis=0, weights=matched.sizes[known])
@@ -91,15 +100,31 @@ def understand(data: TrainingData, bag_column: str) -> Understanding:
     warnings = list(data.notes)
     if matched.sizes.max() > 1:  # bags of one are labels
         warnings += identifiability_warnings(matched.shares, matched.sizes, labels)
+        if files.noise is not None:
+            warnings += noise_warnings(matched.shares, matched.sizes, files.noise)
+    columns = tuple(Column(*treatment) for treatment in preprocessing.treatments())
     return Understanding(
         rows=rows.num_rows,
-        columns=tuple(Column(*treatment) for treatment in preprocessing.treatments()),
-        bag_column=bag_column,
+        columns=_with_spans(columns, rows),
+        bag_column=files.bag,
         bags=len(matched.bags),
         bags_unknown=matched.num_unknown,
         smallest_bag=int(matched.sizes.min()),
         median_bag=float(np.median(matched.sizes)),
         largest_bag=int(matched.sizes.max()),
         classes=dict(zip(labels, overall.tolist(), strict=True)),
+        reading=tuple(words for path in (files.rows, files.proportions) if (words := unusual_style(path))),
         warnings=tuple(warnings),
+    )
+
+
+def _with_spans(columns: Sequence[Column], rows: ParquetFile | FrameInMemory) -> tuple[Column, ...]:
+    """Add the first and the last date, which show dates that were read wrongly."""
+    ends: dict[str, list[Any]] = {column.name: [] for column in columns if column.kind in ("date", "datetime")}
+    for frame in rows.slices(_ROWS_PER_SLICE, list(ends)) if ends else ():
+        for name, found in ends.items():
+            found += [end for end in (frame[name].min(), frame[name].max()) if end is not None]
+    spans = {name: f"{min(found)} to {max(found)}: " for name, found in ends.items()}
+    return tuple(
+        dataclasses.replace(column, treatment=spans.get(column.name, "") + column.treatment) for column in columns
     )

@@ -84,9 +84,10 @@ def nearest_proportions(
     known = ~np.isnan(counts).all(axis=1)
     if not np.isfinite(counts[known]).all():
         bag = int(np.flatnonzero(known & ~np.isfinite(counts).all(axis=1))[0])
+        fix = "Write 0 for a class that does not occur" if np.isnan(counts[bag]).any() else "Correct them"
         raise ValueError(
             f"noisy counts must be finite, but bag {bag_names[bag]!r} has {counts[bag].tolist()}. "
-            "For a bag with unknown proportions, leave the whole row empty (missing)."
+            f"{fix}; for a bag with unknown proportions, leave the whole row empty (missing)."
         )
     num_classes = counts.shape[1]
     gap = np.abs(counts.sum(axis=1) - sizes)

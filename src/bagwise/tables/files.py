@@ -1,4 +1,4 @@
-"""Files of tables: the one place that knows CSV, Parquet and Arrow.
+"""Files of tables: CSV, Parquet and Arrow; `csv_reading` finds out what a CSV file holds.
 
 A file that cannot be used raises `ValueError` (what it holds) or `OSError` (that it is there, and may be read or
 written), in one line that names the file and the fix.
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from bagwise.tables.csv_reading import CsvTable, csv_style, read_csv
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,8 +30,8 @@ FILE_TYPES = {
 }
 
 _FIXES = {
-    "CSV": "It must be text in UTF-8 with commas between the columns, their names in the first line, and as many "
-    "fields in every line.",
+    "CSV": "It must be text in UTF-8 with commas, semicolons or tabs between the columns, their names in the first "
+    "line, and as many fields in every line.",
     "Parquet": "It may be incomplete: copy or write it again.",
     "Arrow": "It may be incomplete, or an Arrow stream: write it again as an Arrow (Feather) file.",
 }
@@ -50,8 +52,7 @@ def file_type(path: str | os.PathLike[str]) -> str:
 def read_frame(path: str | os.PathLike[str], *, text: Collection[str] = ()) -> pl.DataFrame:
     """Read a table from a CSV, Parquet or Arrow (Feather) file, by its suffix.
 
-    In a CSV file, numbers, dates, times and booleans are recognised; a column of whole numbers where one has a leading
-    zero stays text, since it holds ids.
+    See `read_csv_table` for CSV files.
 
     Args:
         path: of the file.
@@ -60,17 +61,41 @@ def read_frame(path: str | os.PathLike[str], *, text: Collection[str] = ()) -> p
     import polars as pl
 
     kind = file_type(path)
+    if kind == "CSV":
+        return read_csv_table(path, text=text).frame
     path = _existing_file(path)
     with _as_builtin_errors(path, kind):
-        if kind == "CSV":
-            frame = _read_csv(path, text)
-        elif kind == "Parquet":
-            frame = pl.read_parquet(path, glob=False)
-        else:
-            frame = pl.read_ipc(path)
-    if frame.height == 0:
-        raise ValueError(f"{path} must have at least one row, but has only the names of {frame.width} columns.")
+        frame = pl.read_parquet(path, glob=False) if kind == "Parquet" else pl.read_ipc(path)
+    _check_has_rows(path, frame.height, frame.width)
     return frame
+
+
+def read_csv_table(path: str | os.PathLike[str], *, text: Collection[str] = ()) -> CsvTable:
+    """Read a CSV file, and tell what is not sure of it.
+
+    Numbers, dates, times and booleans are recognised, also beside words such as NA for missing ones; a column of whole
+    numbers where one has a leading zero stays text, since it holds ids. The columns may have semicolons between them,
+    and numbers decimal commas then, or tabs.
+
+    Args:
+        path: of the file.
+        text: columns that are text whatever they look like.
+    """
+    path = _existing_file(path)
+    with _as_builtin_errors(path, "CSV"):
+        table = read_csv(path, text)
+    _check_has_rows(path, table.frame.height, table.frame.width)
+    return table
+
+
+def unusual_style(path: str | os.PathLike[str]) -> str | None:
+    """Return in words how a CSV file is written where commas are not what is between its columns; None elsewhere."""
+    if file_type(path) != "CSV":
+        return None
+    path = _existing_file(path)
+    with _as_builtin_errors(path, "CSV"):
+        style = csv_style(path)
+    return None if style.separator == "," else f"{path} is read with {style}"
 
 
 @dataclass(frozen=True)
@@ -115,37 +140,13 @@ def open_parquet(path: str | os.PathLike[str]) -> ParquetFile:
         scan = pl.scan_parquet(path, glob=False)
         columns = tuple(scan.collect_schema())
         num_rows = int(scan.select(pl.len()).collect().item())
-    if num_rows == 0:
-        raise ValueError(f"{path} must have at least one row, but has only the names of {len(columns)} columns.")
+    _check_has_rows(path, num_rows, len(columns))
     return ParquetFile(path, num_rows, columns)
 
 
-def _read_csv(path: Path, text: Collection[str]) -> pl.DataFrame:
-    import polars as pl
-
-    # types follow from all rows: a word in the last one makes the column text, which later checks can name
-    frame = pl.read_csv(path, glob=False, infer_schema_length=None)
-    for name in frame.columns:
-        if name.endswith("_duplicated_0"):
-            raise ValueError(
-                f"the names of columns must differ, but {path} has {name.removesuffix('_duplicated_0')!r} twice. "
-                "Rename one."
-            )
-    if frame.width == 1 and (mark := next((mark for mark in ";\t|" if mark in frame.columns[0]), None)):
-        raise ValueError(f"{path} must have commas between the columns, but has {mark!r}. Save it with commas.")
-    # to find that a million words are no dates takes polars 15 seconds, so the first rows tell where to look for them
-    start = pl.read_csv(path, glob=False, n_rows=1000, try_parse_dates=True)
-    for name, dtype in start.schema.items():
-        if isinstance(dtype, pl.Date | pl.Datetime) and frame[name].dtype == pl.String:
-            dates = frame[name].str.strptime(dtype, strict=False)
-            if dates.null_count() == frame[name].null_count():
-                frame = frame.with_columns(dates)
-    unsure = [name for name, dtype in frame.schema.items() if dtype.is_integer() or name in text]
-    if not unsure:
-        return frame
-    as_text = pl.read_csv(path, glob=False, columns=unsure, schema_overrides=dict.fromkeys(unsure, pl.String))
-    kept = [name for name in unsure if name in text or as_text[name].str.contains(r"^[+-]?0[0-9]").any()]
-    return frame.with_columns(as_text.select(kept))
+def _check_has_rows(path: Path, num_rows: int, num_columns: int) -> None:
+    if num_rows == 0:
+        raise ValueError(f"{path} must have at least one row, but has only the names of {num_columns} columns.")
 
 
 def _existing_file(path: str | os.PathLike[str]) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bagwise.bags.setting_checks import DIFFERS_IN_FORM, differ_in_form_alone
 from bagwise.tables.columns import (
     Categories,
     Dates,
@@ -82,9 +83,11 @@ class Preprocessing:
         """Raise unless the names of the columns it was fitted on are all among the `given`."""
         known = set(given)
         if missing := [name for name in self.names if name not in known]:
+            alike = any(differ_in_form_alone(missing[0], name) for name in given)
             raise ValueError(
                 f"the table must have the columns that the model was fitted on, but {_listed(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing. It has {_listed(given)}."
+                f"{f' The name {DIFFERS_IN_FORM}' if alike else ''}"
             )
 
     def _encode_other(self, part: Categories | Dates | Embedding, table: Table) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bagwise.bags.setting_checks import check_choice
+from bagwise.bags.setting_checks import DIFFERS_IN_FORM, check_choice, differ_in_form_alone
 from bagwise.bags.validation import check_counts
 from bagwise.tables.reading import Table, read_table
 
@@ -272,6 +272,8 @@ def _likely_cause(bag: Hashable, known: Sequence[Hashable]) -> str:
     if isinstance(bag, str):
         texts = [name for name in known if isinstance(name, str)]
         for name in texts:
+            if differ_in_form_alone(name, bag):
+                return f"Proportions have {name!r}, which {DIFFERS_IN_FORM}"
             if name.lstrip("0") == bag.lstrip("0"):
                 return f"Proportions have {name!r}, which differs by leading zeros: read both ids as text, unchanged."
             if name.strip().casefold() == bag.strip().casefold():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bagwise.tables.files import ParquetFile, file_type, first_line, open_parquet, read_frame
+from bagwise.tables.files import ParquetFile, file_type, first_line, open_parquet, read_csv_table, read_frame
 
 if TYPE_CHECKING:
     import polars as pl
@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FrameInMemory:
-    """A table that was read as a whole, with the interface of `ParquetFile`."""
+    """A table that was read as a whole, with the interface of `ParquetFile`.
+
+    Attributes:
+        frame: the table.
+        unsure_dates: columns read as day/month/year that could be month/day/year as well.
+    """
 
     frame: pl.DataFrame
+    unsure_dates: tuple[str, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -43,9 +49,13 @@ def open_table(path: Path, *, text: Collection[str] = ()) -> ParquetFile | Frame
         path: of the file.
         text: columns of a CSV file that are text whatever they look like.
     """
-    if file_type(path) == "Parquet":
+    kind = file_type(path)
+    if kind == "Parquet":
         return open_parquet(path)
-    return FrameInMemory(read_frame(path, text=text))
+    if kind == "CSV":
+        table = read_csv_table(path, text=text)
+        return FrameInMemory(table.frame, table.unsure_dates)
+    return FrameInMemory(read_frame(path))
 
 
 def write_slices(frames: Iterable[pl.DataFrame], path: Path) -> None:
