@@ -120,6 +120,19 @@ def test_a_data_frame_is_not_taken_by_position():
         Bags(torch.zeros(2, 1), [0, 1], Frame())
 
 
+def test_a_series_that_names_its_classes_is_not_taken_by_position_either():
+    pd = pytest.importorskip("pandas")
+    labels = {"a": pd.Series(["no", "no", "yes"]), "b": pd.Series(["yes", "yes", "no"])}
+    counts = {bag: column.value_counts() for bag, column in labels.items()}  # the most frequent class first
+    with pytest.raises(
+        ValueError, match=r"the same order, but bag 'a' has \['no', 'yes'\] and bag 'b' has \['yes', 'no'\]"
+    ):
+        Bags(torch.zeros(2, 1), ["a", "b"], counts, counts=True)
+    ordered = {bag: row.reindex(["no", "yes"]) for bag, row in counts.items()}
+    bags = Bags(torch.zeros(2, 1), ["a", "b"], ordered, counts=True)
+    np.testing.assert_allclose(bags.proportions, [[2 / 3, 1 / 3], [1 / 3, 2 / 3]])
+
+
 def test_repr():
     assert repr(Bags(torch.zeros(3, 1), [0, 1, 1], HALVES)) == "Bags(3 instances in 2 bags of 1 to 2, 2 classes)"
     assert repr(Bags(torch.zeros(2, 1), [0, 1], HALVES)) == "Bags(2 instances in 2 bags of 1, 2 classes)"

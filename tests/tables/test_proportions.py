@@ -1,6 +1,8 @@
 import math
+from collections import Counter
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -28,6 +30,28 @@ def test_the_same_table_in_other_clothes(proportions):
     assert table.classes == ("no", "yes")
     rows = table.rows_of(["ward-1", "ward-2"], allow_others=False)
     np.testing.assert_array_equal(rows, [[30, 10], [5, 20]])
+
+
+def test_counters_and_series_name_their_classes_and_are_not_read_by_position():
+    pd = pytest.importorskip("pandas")
+    votes = {"ward-1": ["yes", "no", "no"], "ward-2": ["yes", "yes", "no"]}
+    right = [[2, 1], [1, 2]]
+    series = {ward: pd.Series(labels).value_counts() for ward, labels in votes.items()}  # the most frequent class first
+    categories = {ward: pd.Series(labels, dtype="category").value_counts() for ward, labels in votes.items()}
+    for rows in (series, categories, {ward: Counter(labels) for ward, labels in votes.items()}):
+        table = read_proportions(rows)
+        assert table.classes == ("no", "yes")
+        np.testing.assert_array_equal(table.values, right)
+    np.testing.assert_array_equal(
+        read_proportions({ward: pl.Series(row) for ward, row in enumerate(right)}).values, right
+    )
+    series["ward-3"] = pd.Series(["yes", "yes"]).value_counts()
+    with pytest.raises(
+        ValueError, match=r"bag 'ward-3' has \['yes'\]\. Write 0 .*pandas row\.reindex\(classes, fill_value=0\)"
+    ):
+        read_proportions(series)
+    with pytest.raises(ValueError, match=r"name a class once, but bag 'a' has \['no', 'no'\]"):
+        read_proportions({"a": pd.Series([1, 2], index=["no", "no"])})
 
 
 def test_an_index_of_pandas_names_the_bags():

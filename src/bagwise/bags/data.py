@@ -232,12 +232,27 @@ def number_bags(bag_ids: Any, bag_names: Sequence[Hashable] | None = None) -> tu
     return renumber[index], tuple(names)
 
 
+def _check_one_order(proportions: Mapping[Hashable, Any]) -> None:
+    """Raise where rows that name their classes (a pandas Series) have them in different orders: they go by position."""
+    first = None
+    for bag, row in proportions.items():
+        if hasattr(row, "index") and hasattr(row, "to_dict"):
+            classes = list(row.index)
+            first = first or (bag, classes)
+            if classes != first[1]:
+                raise ValueError(
+                    f"every row of proportions must have the classes in the same order, but bag {first[0]!r} has "
+                    f"{first[1]} and bag {bag!r} has {classes}. Reorder them: row.reindex(classes, fill_value=0)."
+                )
+
+
 def _proportion_matrix(proportions: Any, bag_names: Sequence[Hashable], counts: bool) -> Tensor:
     if isinstance(proportions, Mapping):
         check_same_names("proportions", proportions, bag_names, "Give it a row, of NaN if unknown.")
         widths = {len(row) for row in proportions.values()}
         if len(widths) > 1:
             raise ValueError(f"every row of proportions must have one entry per class, but rows have {widths}.")
+        _check_one_order(proportions)
         proportions = np.array([np.asarray(proportions[name], dtype=np.float64) for name in bag_names])
     if hasattr(proportions, "columns"):
         raise TypeError(

@@ -72,8 +72,9 @@ def read_proportions(
 
     Args:
         proportions: a data frame with a row per bag, a column of bag ids (or, in pandas, an index) and a column per
-            class; a dict `{bag: [value per class]}` or `{bag: {class: value}}`; or an array `[bags, classes]` in the
-            order of the sorted bag ids. Missing values in all classes make a bag unknown.
+            class; a dict `{bag: [value per class]}` or `{bag: {class: value}}`, where a pandas Series, as from
+            `value_counts`, counts as a dict; or an array `[bags, classes]` in the order of the sorted bag ids. Missing
+            values in all classes make a bag unknown.
         bag_column: the column (or pandas index) of bag ids. By default an index with a name, a column "bag", the one
             column that does not hold numbers, or an index without a name that does not hold numbers either.
         likely_column: a name that the column of bag ids probably has; passed over where there is no such column.
@@ -119,20 +120,21 @@ def shares_of(table: ProportionTable, rows: np.ndarray, bags: Sequence[Hashable]
 def _from_mapping(proportions: Mapping[Hashable, Any]) -> tuple[list[Hashable], list[Any], np.ndarray]:
     if not proportions:
         raise ValueError("proportions must name at least one bag, but the dict is empty.")
-    bags = list(proportions)
-    first = proportions[bags[0]]
+    given = {bag: _named_values(bag, row) for bag, row in proportions.items()}
+    bags = list(given)
+    first = given[bags[0]]
     if isinstance(first, Mapping):
         classes = list(first)
-        for bag, row in proportions.items():
+        for bag, row in given.items():
             if not isinstance(row, Mapping) or set(row) != set(classes):
-                given = list(row) if isinstance(row, Mapping) else row
+                named = list(row) if isinstance(row, Mapping) else row
                 raise ValueError(
                     f"every bag must name the same classes, but bag {bags[0]!r} has {classes} and bag {bag!r} has "
-                    f"{given}. Write 0 for a class that does not occur."
+                    f"{named}. Write 0 for a class that does not occur; in pandas row.reindex(classes, fill_value=0)."
                 )
-        rows = [[row[label] for label in classes] for row in proportions.values()]
+        rows = [[row[label] for label in classes] for row in given.values()]
     else:
-        rows = list(proportions.values())
+        rows = list(given.values())
         if any(np.ndim(row) != 1 or len(row) != np.size(first) for row in rows):
             raise ValueError(
                 "every bag must have one value per class: {bag: [value, value, ...]} or {bag: {class: value}}."
@@ -143,6 +145,21 @@ def _from_mapping(proportions: Mapping[Hashable, Any]) -> tuple[list[Hashable], 
     except (TypeError, ValueError) as error:
         raise TypeError(f"proportions must be numbers ({error}).") from None
     return bags, classes, values
+
+
+def _named_values(bag: Hashable, row: Any) -> Any:
+    """Return a row whose index names the classes (a pandas Series) as a dict, and any other as it is.
+
+    Read by position it would give values to wrong classes: `value_counts` puts the most frequent class first.
+    """
+    if not (hasattr(row, "index") and hasattr(row, "to_dict")) or np.ndim(row) != 1:
+        return row
+    named = row.to_dict()
+    if len(named) != len(row):
+        raise ValueError(
+            f"a bag must name a class once, but bag {bag!r} has {list(row.index)}. Add up the values of a class."
+        )
+    return named
 
 
 def _from_array(proportions: Any) -> tuple[None, list[Any], np.ndarray]:
