@@ -193,6 +193,15 @@ def test_tables_that_are_none(proportions, error, message):
         read_proportions(proportions)
 
 
+def test_columns_of_several_levels_are_refused_with_the_way_out():
+    pd = pytest.importorskip("pandas")
+    votes = pd.DataFrame({"ward": ["a", "a", "b"], "vote": ["blue", "green", "blue"], "n": [7, 5, 9]})
+    table = votes.pivot_table(index="ward", columns="vote", values=["n"], aggfunc="sum", fill_value=0)
+    with pytest.raises(ValueError, match=r"several levels, e\.g\. \('n', 'blue'\)\. .*frame\.droplevel\(0, axis=1\)"):
+        read_proportions(table)
+    assert read_proportions(table.droplevel(0, axis=1)).classes == ("blue", "green")
+
+
 def test_a_row_that_has_its_bag_is_no_slip_of_the_pen():
     table = read_proportions({"w37": [0.5, 0.5], "w3O": [0.5, 0.5]})
     with pytest.raises(ValueError, match=r"'w30' is missing\. Did you mean 'w3O'\?"):

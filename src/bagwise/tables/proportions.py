@@ -257,6 +257,11 @@ def _sorted_by_class(bags: list[Hashable] | None, classes: list[Any], values: np
             f"proportions must have a column for each of at least 2 classes, but there is only {classes}. "
             "For two classes give both, e.g. 'yes' and 'no'."
         )
+    if levels := [label for label in classes if isinstance(label, tuple)]:
+        raise ValueError(
+            f"the label of a class must be a single value, but the columns of proportions have several levels, e.g. "
+            f"{levels[0]!r}. Drop one, in pandas by frame.droplevel(0, axis=1)."
+        )
     try:
         order = sorted(range(len(classes)), key=lambda place: classes[place])
     except TypeError:
