@@ -43,6 +43,12 @@ def test_a_model_no_better_than_a_guess_is_named_whatever_bags_there_are():
     assert "For bags that it was trained on the model is hardly better" in warn(held_out=None, trained_on=blind)[-1]
 
 
+def test_a_model_worse_than_a_guess_is_called_so():
+    worse = dataclasses.replace(GOOD, kl=0.24)
+    assert "For bags held out the model is worse than a guess" in warn(held_out=worse)[-1]
+    assert "(divergence 0.24 against 0.08)" in warn(held_out=worse)[-1]
+
+
 def test_noise_in_the_counts_explains_bags_that_stray():
     assert warn(held_out=dataclasses.replace(GOOD, beyond_two=0.21), has_noise=True) == []
 

@@ -164,8 +164,9 @@ def fit_warnings(
     judged = held_out if is_fair else trained_on
     if judged is not None and judged.kl > 0.9 * judged.blind_kl:
         which = "held out" if is_fair else "that it was trained on"
+        better = "worse" if judged.kl > judged.blind_kl else "hardly better"
         warnings.append(
-            f"For bags {which} the model is hardly better than a guess that gives every bag the overall shares "
+            f"For bags {which} the model is {better} than a guess that gives every bag the overall shares "
             f"(divergence {judged.kl:.3g} against {judged.blind_kl:.3g}): it may have learned next to nothing about "
             "single rows."
         )
