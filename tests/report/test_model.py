@@ -199,6 +199,36 @@ def test_without_held_out_bags_it_says_so(tmp_path):
     )
 
 
+def test_a_page_about_bags_of_single_rows_does_not_say_that_nobody_knows_their_labels(tmp_path, page):
+    votes = fit_votes(num_bags=60)
+    X, rows = votes.X[:400], np.arange(400)
+    labels = np.where(X["age"] > 45, "old", "young")
+    shares = {row: {name: float(labels[row] == name) for name in ("old", "young")} for row in rows}
+    model = ProportionClassifier(network="linear", epochs=4, learning_rate=0.1, random_state=0)
+    single = Page(write(tmp_path, Fitted(model.fit(X, bags=rows, proportions=shares), X, rows, shares)))
+    nobody = [
+        "without the label of any row",
+        "nobody knows their labels",
+        "Only some rows with known labels can settle",
+    ]
+    nobody += [
+        "ecological fallacy",
+        "within a bag, and different classifiers",
+        "breach of the assumption",
+        "half of them",
+    ]
+    for words in nobody:
+        assert words not in single.words
+        assert words in page.words
+    for words in (
+        "of 1 row classes",
+        "400, each of a single row",
+        "Here every bag is a single row, whose class is known",
+    ):
+        assert words in single.words
+    assert re.search(r"interval: \d+ to \d+\), judged by 40 rows whose class is known\. The interval", single.words)
+
+
 def test_a_few_held_out_bags_are_not_made_much_of(tmp_path):
     page = Page(write(tmp_path, fit_votes(num_bags=40)))
     assert "Only 4 bags could be held out. What is said of held-out bags is mostly luck" in page.words

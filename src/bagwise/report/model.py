@@ -90,6 +90,7 @@ def write_model_report(
     bins = calibration(judged)
     sureness = confidence(described.probabilities[rows])
     flatters = accuracy is None and classifier.method != "probe"  # a probe chooses by other bags
+    has_labels = described.all_rows == described.all_bags  # the proportions of a single row are its label
     script, script_hash = read_script("model.js")
     values = {
         "title": title,
@@ -111,8 +112,11 @@ def write_model_report(
         "panels": [share.label for share in classes[:MOST_PANELS]],
         "scatter": _scatter(compared, labels, [share.label for share in classes[:MOST_PANELS]]),
         "accuracy": found.accuracy,
-        "accuracy_words": words.accuracy_in_words(found.accuracy) if found.accuracy else None,
-        "assumptions": words.accuracy_assumptions(found.accuracy, flatters=flatters) if found.accuracy else [],
+        "has_labels": has_labels,
+        "accuracy_words": words.accuracy_in_words(found.accuracy, has_labels=has_labels) if found.accuracy else None,
+        "assumptions": words.accuracy_assumptions(found.accuracy, flatters=flatters, has_labels=has_labels)
+        if found.accuracy
+        else [],
         "no_accuracy": found.no_accuracy,
         "confidence": sureness,
         "confidence_chart": confidence_histogram(sureness),

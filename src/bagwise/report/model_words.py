@@ -89,23 +89,32 @@ def _self_training_in_words(
     )
 
 
-def accuracy_in_words(accuracy: AccuracyEstimate) -> str:
-    """Return the estimate as a person would say it."""
+def accuracy_in_words(accuracy: AccuracyEstimate, *, has_labels: bool = False) -> str:
+    """Return the estimate as a person would say it; `has_labels` where every bag is a single row."""
     right, low, high, level = (
         f"{100 * value:.0f}" for value in (accuracy.accuracy, accuracy.low, accuracy.high, accuracy.level)
     )
-    return (
-        f"About {right} of 100 rows get the right class ({level} % interval: {low} to {high}), judged by "
-        f"{_count(accuracy.num_bags, 'bag')} and without the label of any row."
-    )
+    if has_labels:
+        judges = f"{_count(accuracy.num_bags, 'row')} whose class is known"
+    else:
+        judges = f"{_count(accuracy.num_bags, 'bag')} and without the label of any row"
+    return f"About {right} of 100 rows get the right class ({level} % interval: {low} to {high}), judged by {judges}."
 
 
-def accuracy_assumptions(accuracy: AccuracyEstimate, *, flatters: bool) -> list[str]:
-    """Return what must hold for the estimate to be right; `flatters` where its bags chose what was kept, too."""
+def accuracy_assumptions(accuracy: AccuracyEstimate, *, flatters: bool, has_labels: bool = False) -> list[str]:
+    """Return what must hold for the estimate to be right.
+
+    Args:
+        accuracy: the estimate.
+        flatters: whether its bags chose what was kept, too.
+        has_labels: whether every bag is a single row, whose class is then known: nothing need be assumed.
+    """
     is_random = accuracy.dispersion < 1.5
     ratio = "about the" if is_random else f"{accuracy.dispersion:.3g} times the"
     spread = f"The known shares vary from bag to bag with {ratio} variance of bags drawn at random"
-    if accuracy.method == "residuals":
+    if has_labels:
+        words = []
+    elif accuracy.method == "residuals":
         words = [
             f"{spread}. The estimate assumes that a mistake in one row says "
             "nothing about mistakes in the other rows of its bag, as in such bags. Where bags are alike inside (a "
@@ -118,7 +127,8 @@ def accuracy_assumptions(accuracy: AccuracyEstimate, *, flatters: bool) -> list[
             f"{accuracy.temperature or 1:.2f}) until they agree best with the bags, and takes them at their word. That "
             "one factor puts all of them right is seldom quite true.",
         ]
-    words.append("The interval shows the luck of these bags. It does not cover a breach of the assumption above.")
+    breach = "" if has_labels else " It does not cover a breach of the assumption above."
+    words.append(f"The interval shows the luck of these {'rows' if has_labels else 'bags'}.{breach}")
     if flatters:
         words.append(
             "The same held-out bags chose what was kept of the training, which flatters a little. "
