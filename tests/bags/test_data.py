@@ -54,7 +54,7 @@ def test_any_hashable_is_a_bag_id(ids):
 def test_a_list_of_mixed_ids_is_not_turned_into_strings():
     bags = Bags(torch.zeros(2, 1), [1, "1"], HALVES, bag_names=[1, "1"])
     assert bags.num_bags == 2
-    with pytest.raises(TypeError, match="bag_names"):
+    with pytest.raises(TypeError, match="must be of one type"):
         Bags(torch.zeros(2, 1), [1, "1"], HALVES)
 
 
@@ -82,7 +82,8 @@ def test_numpy_doubles_become_the_default_type_and_tensors_stay():
     ("arguments", "message"),
     [
         ({"bag_ids": [0, 1]}, "one entry per instance.*2 entries and 3 instances"),
-        ({"bag_ids": np.zeros((3, 1))}, r"bag_ids must have shape \[instances\]"),
+        ({"bag_ids": np.zeros((3, 1))}, r"one id per instance, a column .* but got a ndarray of shape \[3, 1\]"),
+        ({"bag_ids": np.array("a")}, r"one id per instance.* but got a ndarray of shape \[\]"),
         ({"bag_ids": ["a", None, "a"]}, "missing"),
         ({"bag_ids": [0.0, float("nan"), 1.0]}, "missing"),
         ({"proportions": [[0.5, 0.5]]}, r"\[bags, classes\] = \[2, 2 or more\], but got \[1, 2\]"),
@@ -103,6 +104,21 @@ def test_what_is_wrong_is_named(arguments, message):
     right = {"bag_ids": ["a", "b", "a"], "proportions": HALVES}
     with pytest.raises(ValueError, match=message):
         Bags(torch.zeros(3, 2), **{**right, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("bag_ids", "message"),
+    [
+        (7, "bags must be one id per instance, a column such as df.'ward'., but got 7"),
+        ("ward", "one id per instance.* but got 'ward'"),
+        ({0: "a"}, "one id per instance.* but got {0: 'a'}"),
+        ([["a"], ["b"], ["a"]], "a bag id must be a single value, text or a number, but one is not .*list"),
+        ([1, "b", 1], "bag ids must be of one type.* but got 1 and 'b'. Convert them"),
+    ],
+)
+def test_bag_ids_that_are_none(bag_ids, message):
+    with pytest.raises(TypeError, match=message):
+        Bags(torch.zeros(3, 2), bag_ids, HALVES)
 
 
 def test_instances_must_be_indexable():

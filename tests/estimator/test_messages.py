@@ -1,4 +1,5 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -15,6 +16,18 @@ NAN_WARD = {"a": [None, None], "b": [0.5, 0.5]}
         ({"proportions": NAN_WARD}, ValueError, "proportions were given without bags"),
         ({"bags": ["a"], "proportions": {"a": [0.5, 0.5]}}, ValueError, "one entry per instance, .* 1 entries and 2"),
         ({"bags": ["a", "b"], "proportions": NAN_WARD}, ValueError, "at least 2 bags .* there is only 1"),
+        (
+            {"bags": pa.table({"ward": ["a", "b"]}), "proportions": NAN_WARD},
+            ValueError,
+            r"got a Table of shape \[2, 1\]",
+        ),
+        ({"bags": [["a"], ["b"]], "proportions": NAN_WARD}, TypeError, "a bag id must be a single value"),
+        ({"bags": 7, "proportions": NAN_WARD}, TypeError, "one id per instance, a column .* but got 7. Pass a list"),
+        (
+            {"bags": [1, "b"], "proportions": NAN_WARD},
+            TypeError,
+            "of one type.* 1 and 'b'. Convert them, e.g. all to text",
+        ),
         ({"bags": ["a", None], "proportions": NAN_WARD}, ValueError, "every instance must have a bag id"),
         ({"bags": ["a", "c"], "proportions": NAN_WARD}, ValueError, "bag 'c' is missing"),
         ({"bags": [1, 2], "proportions": {"1": [0, 1], "2": [1, 0]}}, ValueError, "integers .* but text"),

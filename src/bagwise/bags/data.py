@@ -14,6 +14,7 @@ from bagwise.bags.layout import BagLayout
 from bagwise.bags.setting_checks import check_count
 from bagwise.bags.stored import StoredRows
 from bagwise.bags.validation import (
+    check_bag_ids,
     check_bag_index,
     check_counts,
     check_one_per_instance,
@@ -198,17 +199,19 @@ def _from_parts(instances: Instances, layout: BagLayout, proportions: Tensor, ba
 
 def number_bags(bag_ids: Any, bag_names: Sequence[Hashable] | None = None) -> tuple[np.ndarray, tuple[Hashable, ...]]:
     """Return the bag number of each instance, `[instances]`, and the name of each bag."""
+    check_bag_ids(bag_ids)
     ids = bag_ids.cpu().numpy() if isinstance(bag_ids, Tensor) else bag_ids
     if hasattr(ids, "__array__") and not isinstance(ids, np.ndarray):
         ids = np.asarray(ids)  # a column of a data frame
     if isinstance(ids, np.ndarray) and ids.dtype != object:
-        if ids.ndim != 1:
-            raise ValueError(f"bag_ids must have shape [instances], but got {list(ids.shape)}.")
         unique, index = np.unique(ids, return_inverse=True)
         found: list[Hashable] = unique.tolist()
     else:  # a list stays as it is: as an array, [1, "1"] would become two equal strings
         numbers: dict[Hashable, int] = {}
-        index = np.fromiter((numbers.setdefault(bag, len(numbers)) for bag in ids), dtype=np.int64)
+        try:
+            index = np.fromiter((numbers.setdefault(bag, len(numbers)) for bag in ids), dtype=np.int64)
+        except TypeError as error:
+            raise TypeError(f"a bag id must be a single value, text or a number, but one is not ({error}).") from None
         found = list(numbers)
     if any(bag is None or bag != bag for bag in found):  # NaN differs from itself
         raise ValueError(
@@ -219,8 +222,10 @@ def number_bags(bag_ids: Any, bag_names: Sequence[Hashable] | None = None) -> tu
         try:
             names = sorted(found)  # pyright: ignore[reportArgumentType, reportCallIssue]
         except TypeError:
+            other = next((bag for bag in found if type(bag) is not type(found[0])), found[-1])
             raise TypeError(
-                "bag ids of mixed types cannot be sorted; pass bag_names to say whose each row is."
+                f"bag ids must be of one type, so that they can be sorted, but got {found[0]!r} and {other!r}. Convert "
+                "them, e.g. all to text."
             ) from None
     else:
         names = list(bag_names)

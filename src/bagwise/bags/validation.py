@@ -7,7 +7,7 @@ for everything that later travels to a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -60,6 +60,16 @@ def check_bag_index(bag_index: Tensor, num_bags: int | None = None) -> None:
             f"bag_index holds bag {high}, but there are only {num_bags} bags (rows of proportions), "
             f"numbered 0 to {num_bags - 1}."
         )
+
+
+def check_bag_ids(bag_ids: object) -> None:
+    """Raise unless `bag_ids` is a column with one entry per instance; what the entries are is not looked at."""
+    shape = getattr(bag_ids, "shape", None)
+    rule = "bags must be one id per instance, a column such as df['ward']"
+    if shape is not None and len(shape) != 1:
+        raise ValueError(f"{rule}, but got a {type(bag_ids).__name__} of shape {list(shape)}. Take one of its columns.")
+    if not isinstance(bag_ids, Iterable) or isinstance(bag_ids, (str, bytes, Mapping)):
+        raise TypeError(f"{rule}, but got {bag_ids!r}. Pass a list, an array or a column.")
 
 
 def check_instances(logits: Tensor, num_instances: int, device: torch.device) -> None:
