@@ -30,6 +30,13 @@ def test_what_is_written_is_read(folder):
     assert json.loads((folder / "model.json").read_text())["versions"]["bagwise"]
 
 
+def test_a_file_is_no_folder_and_stays_as_it_is(tmp_path):
+    (tmp_path / "people.csv").write_text("age")
+    with pytest.raises(ModelFolderError, match=r"saved into a folder, but .*people\.csv is a file\. Name a folder"):
+        write_model(tmp_path / "people.csv", MODEL, WEIGHTS)
+    assert (tmp_path / "people.csv").read_text() == "age"
+
+
 def test_tied_weights_are_written_twice(tmp_path):
     tensor = torch.ones(3)
     write_model(tmp_path, {}, {"a": tensor, "b": tensor})

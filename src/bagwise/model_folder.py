@@ -40,6 +40,8 @@ def write_model(folder: str | os.PathLike[str], model: Mapping[str, Any], weight
         weights: tensors by name.
     """
     path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise ModelFolderError(f"a model is saved into a folder, but {path} is a file. Name a folder, new or not.")
     if (path / "model.json").exists():
         _read_json(path / "model.json")  # never overwrite somebody else's file
     path.mkdir(parents=True, exist_ok=True)

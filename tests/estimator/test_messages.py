@@ -51,6 +51,7 @@ def test_arguments_that_make_no_sense(arguments, error, message, fast):
         ({"device": "gpu"}, "device must be one of 'auto', 'cpu', 'cuda'"),
         ({"validation_fraction": 1.0}, "validation_fraction must be at least 0 and less than 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1, but got 0"),
         ({"random_state": -1}, "random_state must be at least 0"),
         ({"random_state": 10**23}, r"random_state must be .* less than 2\*\*63, but got 10{23}"),
     ],
@@ -65,12 +66,27 @@ def test_parameters_that_make_no_sense(changes, message, fast):
     [
         ({"random_state": np.random.default_rng(0)}, "random_state must be None, an integer or .* Pass an integer"),
         ({"random_state": 1.5}, "random_state must be None, an integer or .* but got 1.5"),
+        ({"learning_rate": "x"}, "learning_rate must be a number, but got 'x'"),
+        ({"weight_decay": None}, "weight_decay must be a number, but got None"),
+        ({"validation_fraction": [0.1]}, r"validation_fraction must be a number, but got \[0.1\]"),
+        ({"batch_size": 2.5}, "batch_size must be an integer of at least 1, but got 2.5"),
+        ({"method": "rot", "method_parameters": {"alpha": "x"}}, "alpha must be a number, but got 'x'"),
         ({"proportion_noise": "laplace"}, r'but got \'laplace\'\. Pass ProportionNoise\("laplace", scale\)'),
     ],
 )
 def test_parameters_of_the_wrong_type(changes, message, fast):
     with pytest.raises(TypeError, match=message):
         ProportionClassifier(**(fast | changes)).fit([[1.0], [2.0]], [0, 1])
+
+
+def test_labels_that_cannot_be_saved_are_refused_before_the_training(fast):
+    days = np.array(["2024-01-01", "2025-01-01"], dtype="M8[D]")
+    message = r"labels of classes must be text, numbers or booleans, but got .*2024, 1, 1.* Turn them into text"
+    with pytest.raises(TypeError, match=message.replace("2024, 1, 1", "2024-01-01")):
+        ProportionClassifier(**fast).fit([[1.0], [2.0]], days)
+    shares = {bag: dict.fromkeys(days.tolist(), 0.5) for bag in "ab"}
+    with pytest.raises(TypeError, match=message):
+        ProportionClassifier(**fast).fit([[1.0], [2.0]], bags=["a", "b"], proportions=shares)
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, np.uint64(7)])

@@ -56,26 +56,36 @@ def check_count(argument: str, value: object) -> None:
         raise ValueError(f"{argument} must be at least 1, but got {value}.")
 
 
+def _check_number(argument: str, value: object) -> None:
+    """Raise unless `value` can be compared with numbers, so that a check of its range means something."""
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        raise TypeError(f"{argument} must be a number, but got {value!r}.")
+
+
 def check_between(argument: str, value: float, low: float, high: float) -> None:
     """Raise unless `low <= value < high`."""
+    _check_number(argument, value)
     if not low <= value < high:
         raise ValueError(f"{argument} must be at least {low:g} and less than {high:g}, but got {value!r}.")
 
 
 def check_positive(argument: str, value: float) -> None:
     """Raise unless `value` is positive and finite."""
+    _check_number(argument, value)
     if not 0 < value < float("inf"):
         raise ValueError(f"{argument} must be positive and finite, but got {value!r}.")
 
 
 def check_share(argument: str, value: float) -> None:
     """Raise unless `value` lies between 0 and 1, both included."""
+    _check_number(argument, value)
     if not 0 <= value <= 1:
         raise ValueError(f"{argument} must lie between 0 and 1, but got {value!r}.")
 
 
 def check_alpha(alpha: float) -> None:
     """Raise unless 0 < alpha < 1."""
+    _check_number("alpha", alpha)
     if 0 < alpha < 1:
         return
     if alpha == 1:
@@ -89,6 +99,7 @@ def check_alpha(alpha: float) -> None:
 
 def check_epsilon(epsilon: float) -> None:
     """Raise unless epsilon > 0."""
+    _check_number("epsilon", epsilon)
     if epsilon == 0:
         raise ValueError(
             "epsilon must be positive, but got 0. Without the entropy term the exact plan is transport_lp "

@@ -8,7 +8,9 @@ for everything that later travels to a GPU.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -215,6 +217,15 @@ def check_labels(labels: Tensor, *, num_instances: int, num_classes: int) -> Non
             f"labels must lie between 0 and num_classes - 1 = {num_classes - 1}, but range from {low} "
             f"to {high}. Number the classes from 0, or raise num_classes."
         )
+
+
+def check_class_labels(labels: Iterable[object]) -> None:
+    """Raise unless the labels of the classes are text, numbers or booleans, which is what a saved model can hold."""
+    for label in labels:
+        if not isinstance(label, (str, Real, np.bool_)):
+            raise TypeError(
+                f"the labels of classes must be text, numbers or booleans, but got {label!r}. Turn them into text."
+            )
 
 
 def check_counts(counts: Tensor, bag_names: Sequence[object]) -> None:

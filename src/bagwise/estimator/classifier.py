@@ -17,7 +17,7 @@ from torch import nn
 from bagwise.bags import Bags, Memberships
 from bagwise.bags.data import number_bags
 from bagwise.bags.randomness import private_randomness
-from bagwise.bags.setting_checks import check_between, check_choice, check_device, check_random_state
+from bagwise.bags.setting_checks import check_between, check_choice, check_count, check_device, check_random_state
 from bagwise.estimator import saving
 from bagwise.estimator.inputs import TableInputs, column_of_each_input, take_bag_column
 from bagwise.estimator.targets import bags_of_one, bags_of_proportions, known_shares
@@ -280,6 +280,8 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
         check_device(self.device)
         check_random_state(self.random_state)
         check_between("validation_fraction", self.validation_fraction, 0, 1)
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)  # a recipe has another name for it
         way_to_fit(self.method, self.method_parameters or {}, self.proportion_noise)
 
     def _fit_bags(self, bags: Bags) -> Self:

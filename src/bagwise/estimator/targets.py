@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from bagwise.bags import Bags, Memberships
 from bagwise.bags.data import number_bags
-from bagwise.bags.validation import check_enough_known_bags, check_one_per_instance
+from bagwise.bags.validation import check_class_labels, check_enough_known_bags, check_one_per_instance
 from bagwise.functional.noise import ProportionNoise
 from bagwise.tables.shares import read_shares
 
@@ -29,6 +29,7 @@ def bags_of_one(inputs: Any, y: Any) -> tuple[np.ndarray, Bags]:
     check_classification_targets(y)
     check_consistent_length(inputs, y)
     classes, labels = np.unique(y, return_inverse=True)
+    check_class_labels(classes)
     if len(classes) < 2:
         raise ValueError(f"y must hold at least 2 classes, but holds only one class: {classes[0]!r}.")
     return classes, Bags(inputs, np.arange(len(labels)), np.eye(len(classes), dtype=np.float32)[labels])
@@ -69,5 +70,6 @@ def known_shares(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes and the shares `[bags, classes]` of the bags called `names`, which hold `sizes` instances."""
     table, shares = read_shares(proportions, names, sizes, counts=counts, noise=noise, likely_column=likely_column)
+    check_class_labels(table.classes)
     check_enough_known_bags(int((~np.isnan(shares[:, 0])).sum()))
     return np.array(table.classes), shares
