@@ -15,7 +15,8 @@ all races register alike.
 
 The last line is a warning by example. The make-up of a precinct is known and looks like a useful input. But it is the
 same for all people of a bag, so the bags cannot tell whether Black people register as Democrats, or everyone who lives
-among them does. The proportions are fitted just as well, and the answer is far off. Nothing in the totals shows it.
+among them does. The proportions are fitted just as well, and the answer is far off. Nothing in the totals shows it;
+`fit` warns of such columns.
 """
 
 import argparse

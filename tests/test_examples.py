@@ -10,6 +10,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from bagwise import BagWarning
 from reference.official_files import idx
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +115,8 @@ def check_precincts(printed):
 
 
 def test_precincts(senc, capsys):
-    example("precincts").main([str(senc), "--people", "60"])
+    with pytest.warns(BagWarning, match="columns 'share white', 'share black' have one value in each bag"):
+        example("precincts").main([str(senc), "--people", "60"])
     check_precincts(capsys.readouterr().out)
 
 
@@ -134,7 +136,8 @@ def test_representatives_keep_the_shares_and_the_size():
 
 @pytest.mark.skipif(not (DATA / "aggregated" / "senc.csv").exists(), reason="the precincts are not here")
 def test_precincts_in_truth(capsys):
-    example("precincts").main([str(DATA / "aggregated" / "senc.csv"), "--people", "40"])
+    with pytest.warns(BagWarning, match="columns 'share white', 'share black' have one value in each bag"):
+        example("precincts").main([str(DATA / "aggregated" / "senc.csv"), "--people", "40"])
     printed = capsys.readouterr().out
     assert "366,290 people in 212 precincts" in printed
     check_precincts(printed)

@@ -14,6 +14,7 @@ from bagwise import ProportionClassifier
 from bagwise.cli.fit import fit
 from bagwise.cli.messages import show_json
 from bagwise.commands import fit as fitting
+from bagwise.commands import understanding
 from fakes.workplace import QUICK, count_votes, make_people, run
 
 FIT = f"fit people.csv --bag precinct --proportions shares.csv --out model {QUICK}"
@@ -258,6 +259,23 @@ def test_a_dry_run_tells_of_columns_without_commas_between_them(place):
     assert result["classes"]["A"] == pytest.approx(place.shares["A"].mean())
     assert "\npeople.csv is read with ';'" in run(f"{FIT} --dry-run").stdout
     assert run(FIT).exit_code == 0
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_column_of_the_bags_is_named_by_dry_run_fit_and_report(place, suffix, monkeypatch):
+    place.write(f"rich.{suffix}", place.people.with_columns(mean=pl.col("income").mean().over("precinct")))
+    line = f"fit rich.{suffix} --bag precinct --proportions shares.csv"
+    words = "column 'mean' has one value in each bag"
+    (warning,) = fit_to_json(f"{line} --dry-run")["warnings"]
+    assert warning.startswith(words)
+    assert "--ignore mean" in warning
+    assert fit_to_json(f"{line} --ignore mean --dry-run")["warnings"] == []
+    fitted = run(f"{line} --network linear --epochs 2 --out model")
+    assert fitted.stderr.count(words) == 1
+    report = html.unescape((place / "model" / "report.html").read_text())
+    assert report.count(words.capitalize()) == 1
+    monkeypatch.setattr(understanding, "_MOST_VALUES_TO_COMPARE", 360)
+    assert fit_to_json(f"{line} --dry-run")["warnings"] == []  # the fit itself will tell
 
 
 def warnings_of(done):

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bagwise import ProportionClassifier
+from bagwise import BagWarning, ProportionClassifier
 from bagwise.estimator import classifier as classifier_module
 from bagwise.estimator import ways
 
@@ -37,6 +37,14 @@ def table(tmp_path):
     frame = people()
     frame.write_parquet(tmp_path / "people.parquet")
     return tmp_path / "people.parquet", frame.drop("vote"), counts_of(frame)
+
+
+def test_a_column_of_the_bags_is_warned_of_as_in_memory(tmp_path):
+    frame = people().with_columns(district=pl.col("ward") + "!")
+    frame.drop("vote").write_parquet(tmp_path / "people.parquet")
+    model = ProportionClassifier(network="linear", epochs=1, counts=True, random_state=0)
+    with pytest.warns(BagWarning, match="column 'district' has one value in each bag"):
+        model.fit_parquet(tmp_path / "people.parquet", bags="ward", proportions=counts_of(frame))
 
 
 @pytest.fixture

@@ -34,6 +34,17 @@ def test_the_line_of_the_user_is_named(classifier):
     assert caught[0].filename == __file__
 
 
+def test_a_column_of_the_bags_makes_the_proportions_speak_of_the_bag(classifier, wards, people):
+    X, _, bags, counts = wards
+    average = np.repeat(X[:, 0].reshape(60, 10).mean(axis=1), 10)
+    with pytest.warns(BagWarning, match=r"column 'x2' has one value in each bag.*--ignore x2 on the command line"):
+        model = classifier(epochs=1).fit(np.column_stack([X, average]), bags=bags, proportions=counts)
+    assert len(model.warnings_) == 1
+    wide = people.append_column("district", people["ward"]).append_column("town", [["Ulm", "Bonn"] * 300])
+    with pytest.warns(BagWarning, match="column 'district' has one value in each bag"):
+        classifier(epochs=1).fit(wide, bags="ward", proportions=counts)
+
+
 def test_labels_and_good_bags_give_no_warning(classifier, wards, fitted):
     assert fitted.warnings_ == ()
     assert classifier(epochs=1).fit(wards[0][:4], ["no", "no", "no", "yes"]).warnings_ == ()

@@ -9,16 +9,24 @@ from typing import Any
 
 import narwhals as nw
 import numpy as np
+import torch
 
+from bagwise.bags import BagLayout
+from bagwise.bags.data import number_bags
 from bagwise.commands.training_data import TrainingData, TrainingFiles
+from bagwise.estimator.inputs import name_of_each_input
 from bagwise.model_selection import identifiability_warnings, noise_warnings
+from bagwise.model_selection.shared_values import shared_value_warnings
 from bagwise.tables.files import ParquetFile, unusual_style
-from bagwise.tables.preprocessing import fit_preprocessing
+from bagwise.tables.preprocessing import Preprocessing, fit_preprocessing
 from bagwise.tables.reading import Table
 from bagwise.tables.slices import FrameInMemory
 from bagwise.tables.spool import survey_parquet
 
 _ROWS_PER_SLICE = 1_000_000
+
+# Half a gigabyte of inputs.
+_MOST_VALUES_TO_COMPARE = 2**27
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,19 @@ class Understanding:
         return "\n".join(lines)
 
 
+def _shared_values(data: TrainingData, bag_column: str, preprocessing: Preprocessing) -> list[str]:
+    """Name columns with one value in each bag; a table so large that this takes long is left to the fit itself."""
+    if data.rows.num_rows * preprocessing.width > _MOST_VALUES_TO_COMPARE:
+        return []
+    import polars as pl
+
+    frame = pl.concat(data.rows.slices(_ROWS_PER_SLICE, [bag_column, *data.inputs]))
+    inputs = preprocessing.encode(Table(nw.from_native(frame.select(data.inputs), eager_only=True)))
+    index, _ = number_bags(frame[bag_column].to_list())
+    layout = BagLayout.from_index(torch.from_numpy(index))
+    return shared_value_warnings(torch.from_numpy(inputs), layout, name_of_each_input(preprocessing))
+
+
 def understand(data: TrainingData, files: TrainingFiles) -> Understanding:
     """Describe the tables, and warn of what stands in the way of learning from them."""
     rows = data.rows
@@ -102,6 +123,7 @@ def understand(data: TrainingData, files: TrainingFiles) -> Understanding:
         warnings += identifiability_warnings(matched.shares, matched.sizes, labels)
         if files.noise is not None:
             warnings += noise_warnings(matched.shares, matched.sizes, files.noise)
+        warnings += _shared_values(data, files.bag, preprocessing)
     columns = tuple(Column(*treatment) for treatment in preprocessing.treatments())
     return Understanding(
         rows=rows.num_rows,

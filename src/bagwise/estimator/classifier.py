@@ -19,7 +19,7 @@ from bagwise.bags.data import number_bags
 from bagwise.bags.randomness import private_randomness
 from bagwise.bags.setting_checks import check_between, check_choice, check_count, check_device, check_random_state
 from bagwise.estimator import saving
-from bagwise.estimator.inputs import TableInputs, column_of_each_input, take_bag_column
+from bagwise.estimator.inputs import TableInputs, column_of_each_input, name_of_each_input, take_bag_column
 from bagwise.estimator.targets import bags_of_one, bags_of_proportions, known_shares
 from bagwise.estimator.ways import device_of, fit_way, way_to_fit
 from bagwise.fitting import (
@@ -33,6 +33,7 @@ from bagwise.functional.noise import ProportionNoise
 from bagwise.methods import fewest_instances
 from bagwise.metrics import bag_kl_divergence
 from bagwise.model_selection.identifiability import BagWarning, identifiability_warnings, noise_warnings
+from bagwise.model_selection.shared_values import shared_value_warnings
 from bagwise.networks import build_network
 from bagwise.onnx_export import export_onnx
 from bagwise.tables.preprocessing import PLURALS
@@ -329,9 +330,9 @@ class ProportionClassifier(ClassifierMixin, TableInputs):
             return []  # bags of one are labels
         known, sizes = bags.proportions.double().numpy(), bags.layout.host_sizes
         reasons = identifiability_warnings(known, sizes, self.classes_.tolist())
-        return (
-            reasons if self.proportion_noise is None else reasons + noise_warnings(known, sizes, self.proportion_noise)
-        )
+        if self.proportion_noise is not None:
+            reasons += noise_warnings(known, sizes, self.proportion_noise)
+        return reasons + shared_value_warnings(bags.instances, bags.layout, name_of_each_input(self.preprocessing_))
 
     def _new_network(self, seed: int) -> nn.Module:
         width, num_classes = self.preprocessing_.width, len(self.classes_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,13 @@ def column_of_each_input(preprocessing: Preprocessing) -> tuple[int, ...]:
         labels += [(part.name, place if alone else 0) for place in range(part.width)]
     number_of = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return tuple(number_of[label] for label in labels)
+
+
+def name_of_each_input(preprocessing: Preprocessing) -> list[str]:
+    """Return the name of the column that each input is made of."""
+    numbers = preprocessing.numbers
+    names = [*compress(numbers.names, numbers.valued), *compress(numbers.names, numbers.marked)]
+    return names + [part.name for part in preprocessing.others for _ in range(part.width)]
 
 
 def take_bag_column(table: Table | None, name: str) -> tuple[list[Any], Table]:
