@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bagwise.bags import BagLoader, Bags
 from bagwise.bags.source import Streamed
+from fakes.jittered import Jittered
 
 
 def make_bags(sizes, unknown=()):
@@ -203,19 +204,6 @@ def test_global_random_state_is_left_alone():
 def test_sizes_must_be_positive(argument):
     with pytest.raises(ValueError, match=f"{argument} must be at least 1"):
         BagLoader(make_bags([1]), **{"batch_instances": 1, "seed": 0, argument: 0})
-
-
-class Jittered:
-    """A dataset that draws from global generators."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, place):
-        return self.rows[place] + torch.rand(()) + np.random.rand()  # noqa: NPY002
 
 
 def test_the_pieces_of_a_dataset_that_draws_are_equal_in_every_pass():

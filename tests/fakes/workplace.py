@@ -1,5 +1,6 @@
 """People in precincts, the votes of each precinct, and the command line to be tried on them."""
 
+import json
 import shlex
 
 import numpy as np
@@ -10,6 +11,7 @@ from bagwise.cli import app
 
 # As small as a fit can be: these tests are about the command line.
 QUICK = "--network linear --epochs 2 --no-report"
+FIT = f"fit people.csv --bag precinct --proportions shares.csv --out model {QUICK}"
 
 
 def run(line, *more):
@@ -80,3 +82,14 @@ def fails_in_one_line(place, line, *fragments):
         assert fragment in errors[0]
     assert place.contents() == before
     return errors[0]
+
+
+def fit_to_json(line):
+    done = run(f"{line} --json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def warnings_of(done):
+    assert done.exit_code == 0, done.output
+    return [line.removeprefix("warning: ") for line in done.stderr.splitlines()]

@@ -14,6 +14,7 @@ from bagwise.bags import Bags
 from bagwise.methods import get_method
 from bagwise.training import CheckpointError, Recipe, train
 from bagwise.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, write_atomically
+from fakes.jittered import Jittered
 
 RECIPE = Recipe(epochs=4, batch_instances=10, learning_rate=0.05, ema=0.8)
 
@@ -259,19 +260,6 @@ def test_the_log_is_json_whatever_a_score_is(make_bags, make_network, tmp_path):
     for line in (tmp_path / "log.jsonl").read_text().splitlines():
         entry = json.loads(line, parse_constant=refuse)
         assert entry["evaluation"] == {"auc": None, "loss": None, "per class": [0.5, None]}
-
-
-class Jittered:
-    """A dataset that draws from the global generators of NumPy and of Python."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, place):
-        return self.rows[place] + np.random.rand() + random.random()  # noqa: NPY002
 
 
 @pytest.mark.parametrize("fields", [{}, {"chunk_instances": 6}])
