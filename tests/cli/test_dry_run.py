@@ -1,6 +1,5 @@
 """A dry run: how the files are understood, before any time is spent."""
 
-
 import polars as pl
 import pytest
 
@@ -93,4 +92,3 @@ def test_a_dry_run_tells_of_columns_without_commas_between_them(place):
     assert result["classes"]["A"] == pytest.approx(place.shares["A"].mean())
     assert "\npeople.csv is read with ';'" in run(f"{FIT} --dry-run").stdout
     assert run(FIT).exit_code == 0
-
