@@ -54,6 +54,15 @@ def test_report_only_redraws_into_the_documentation(tmp_path, monkeypatch):
     assert "README.md" in done.stdout
 
 
+def test_report_only_redraws_every_preset_that_has_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for preset in ("fast", "full"):
+        write_record(tmp_path / "results", make_benchmark_record("kl", 0.9, preset=preset))
+    assert run("benchmark", "cifar10", "--report-only").exit_code == 0
+    drawn = {path.name for path in (tmp_path / "docs" / "figures").iterdir()}
+    assert {"cifar10-benchmark-fast-bag-sizes.png", "cifar10-benchmark-full-bag-sizes.png"} <= drawn
+
+
 def test_shards_run_a_part_over_all_data_sets(tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(sweep, "run_cells", lambda cells, *_, **__: ran.extend(cells) or iter(()))

@@ -1,6 +1,7 @@
 import errno
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -52,6 +53,22 @@ def test_report_only_redraws_into_the_documentation(results, tmp_path, monkeypat
     assert (tmp_path / "results" / "cifar10" / "fast" / "report.html").is_file()
     assert "| bag size | AvgKL | KL | ROT |" in (tmp_path / "README.md").read_text()
     assert "README.md" in done.stdout
+
+
+def test_report_only_redraws_every_preset_that_has_records(results, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for record in make_grid(seeds=1):
+        write_record(results, replace(record, cell=replace(record.cell, preset="paper")))
+    (tmp_path / "README.md").write_text("<!-- results:cifar10/paper -->\n<!-- /results -->\n")
+    assert run("reproduce", "cifar10", "--report-only").exit_code == 0
+    assert {path.name for path in (tmp_path / "docs" / "figures").iterdir()} == {
+        f"cifar10-{preset}-{figure}.png" for preset in ("fast", "paper") for figure in ("bag-sizes", "curves")
+    }
+    assert "preset `paper`" in (tmp_path / "README.md").read_text()
+
+    done = run("reproduce", "cifar10", "--report-only", "--preset", "fast", "--figures", "one")
+    assert "page: results/cifar10/fast/report.html" in done.stdout
+    assert not list((tmp_path / "one").glob("*paper*"))
 
 
 def test_shards_run_a_part(tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ from bagwise.cli.sweeping import (
     ShardOfCells,
     choose_manner,
     parse_list,
+    presets_to_draw,
     print_report,
     raise_for_failed,
     run_sweep,
@@ -46,7 +47,7 @@ def benchmark(
         str | None,
         typer.Option(
             help="demo (minutes on a laptop), fast or full (meant for two or eight minutes of one GPU a cell); "
-            "by default demo for digits and adult, fast for the others."
+            "by default demo for digits and adult, fast for the others; with --report-only all that have records."
         ),
     ] = None,
     methods: Annotated[
@@ -110,17 +111,17 @@ def benchmark(
             is_small = all(PRESETS[name].is_small for name in presets.values())
             manner = choose_manner(jobs, ray, max_seconds, is_small=is_small)
             failed = run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_passes)
-        for dataset, name in presets.items():
-            if not report_only and not read_benchmark(out, dataset, name):
-                continue  # the time was up before its first cell was done, or all have failed
-            report = build_leaderboard(
-                out,
-                dataset,
-                name,
-                figures=figures or (Path("docs/figures") if report_only else None),
-                readme=readme if report_only else None,
-            )
-            _print_report(report)
+        for dataset in presets:
+            default, records_of = default_preset(dataset), partial(read_benchmark, out, dataset)
+            for name in presets_to_draw(preset, default, PRESETS, records_of, report_only=report_only):
+                report = build_leaderboard(
+                    out,
+                    dataset,
+                    name,
+                    figures=figures or (Path("docs/figures") if report_only else None),
+                    readme=readme if report_only else None,
+                )
+                _print_report(report)
         raise_for_failed(failed)
 
 

@@ -26,6 +26,7 @@ from bagwise.cli.sweeping import (
     ShardOfCells,
     choose_manner,
     parse_list,
+    presets_to_draw,
     print_report,
     raise_for_failed,
     run_sweep,
@@ -44,7 +45,7 @@ def reproduce(
         str | None,
         typer.Option(
             help="demo (minutes on a laptop), fast (an hour of one GPU) or paper (its full recipe); by default "
-            "demo for digits, fast for the others."
+            "demo for digits, fast for the others; with --report-only all that have records."
         ),
     ] = None,
     losses: Annotated[str, typer.Option(help="Which of avg-kl, kl and rot.")] = "avg-kl,kl,rot",
@@ -77,24 +78,25 @@ def reproduce(
         from bagwise.report.build import build_report
 
         check_choice("dataset", dataset, DATASET_NAMES)
-        preset = preset or default_preset(dataset)
-        check_choice("preset", preset, PRESETS)
+        default = default_preset(dataset)
+        chosen = preset or default
+        check_choice("preset", chosen, PRESETS)
         loss_names = parse_list("--losses", losses, str)
         sizes = None if bag_sizes is None else parse_list("--bag-sizes", bag_sizes, int)
-        cells = plan_cells(dataset, preset, losses=loss_names, bag_sizes=sizes, seeds=seeds)
+        cells = plan_cells(dataset, chosen, losses=loss_names, bag_sizes=sizes, seeds=seeds)
         if shard is not None:
             cells = Shard.parse(shard).take(cells)
-        read_records(out, dataset, preset)  # a damaged one is better found before hours of work than after
+        read_records(out, dataset, chosen)  # a damaged one is better found before hours of work than after
         failed = []
         if not report_only:
-            manner = choose_manner(jobs, ray, max_seconds, is_small=PRESETS[preset].is_small)
+            manner = choose_manner(jobs, ray, max_seconds, is_small=PRESETS[chosen].is_small)
             failed = run_sweep(cells, out, manner, prepare=partial(_prepare, folder=data), work_of=cell_epochs)
-        # no record: the time was up before the first cell was done, or all have failed
-        if report_only or read_records(out, dataset, preset):
+        records_of = partial(read_records, out, dataset)
+        for name in presets_to_draw(preset, default, PRESETS, records_of, report_only=report_only):
             report = build_report(
                 out,
                 dataset,
-                preset,
+                name,
                 losses=loss_names,
                 bag_sizes=sizes,
                 figures=figures or (Path("docs/figures") if report_only else None),

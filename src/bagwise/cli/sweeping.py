@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -111,6 +111,23 @@ def run_sweep(
     if left := set(missing_cells(cells, out)) - {one.cell for one in failed}:
         console.print(f"{len(left)} of {len(cells)} cells are left; run the same command again to go on.")
     return failed
+
+
+def presets_to_draw(
+    preset: str | None,
+    default: str,
+    presets: Iterable[str],
+    records_of: Callable[[str], Sequence[object]],
+    *,
+    report_only: bool,
+) -> list[str]:
+    """Return the presets to draw: the one that ran; with --report-only and none named, all that have records."""
+    chosen = preset or default
+    if not report_only:  # no record: the time was up before the first cell was done, or all have failed
+        return [chosen] if records_of(chosen) else []
+    if preset is not None:
+        return [preset]
+    return [name for name in presets if records_of(name)] or [chosen]
 
 
 def print_report(table: Table, report: Report | LeaderboardReport, saying: str | None = None) -> None:
