@@ -7,6 +7,7 @@ import json
 import statistics
 from pathlib import Path
 
+from bagwise.experiments.leaderboard.published import read_published
 from bagwise.report.markdown import update_region
 
 ROOT = Path(__file__).parents[1]
@@ -81,13 +82,18 @@ def gpu():
 
 
 def self_training():
-    """Self-training of a network that was pretrained without proportions, and the probe that it starts from."""
+    """Self-training of a network that was pretrained without proportions, the probe that it starts from, and others."""
     paths = sorted((RECORDS / "self_training").glob("cifar10-*-seed*.json"))
     records = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     rows, by_probe = [], {}
     for row in read("probe")["cifar10, pretrained features"]["measured"]:
         by_probe.setdefault(row["bag_size"], []).append(row)
     trained = {record["bag_size"]: record for record in records}
+    by_size = {}
+    for entry in read_published("cifar10"):
+        if entry.bag_kind == "uniform":
+            by_size.setdefault(entry.bag_size, []).append(entry)
+    published = {size: max(entries, key=lambda entry: entry.accuracy) for size, entries in by_size.items()}
     for size, fits in by_probe.items():
         found = [100 * fit["accuracy"] for fit in fits]
         cells = [
@@ -98,8 +104,12 @@ def self_training():
         if record := trained.get(size):
             accuracy, epochs = record["history"][-1]["evaluation"]["accuracy"], record["recipe"]["epochs"]
             cells += [f"{100 * accuracy:.1f}", f"{epochs}", f"{record['seconds']:.0f} s"]
-        rows.append([*cells, *[""] * (6 - len(cells))])
+        else:
+            cells += ["not run", "", ""]
+        best = published.get(size)
+        rows.append([*cells, f"{100 * best.accuracy:.2f} ({best.method})" if best else "none"])
     header = ["CIFAR-10, bags of", "bags", "`probe`", "self-training", "its epochs", "pretraining and all"]
+    header.append("best published")
     pretraining, seconds = records[0]["pretraining"], max(row["seconds"] for fits in by_probe.values() for row in fits)
     return (
         f"{table(header, rows)}\n\nTest accuracy in %. ResNet-18, pretrained once without proportions and labels "
@@ -107,7 +117,7 @@ def self_training():
         f"{records[0]['provenance']['hardware']}; with all labels a linear head on its features gets "
         f"{100 * pretraining['scores']['linear']:.1f}). `probe`: mean and standard deviation over three draws of "
         f"bags, at most {seconds:.0f} s on one CPU core. Self-training: one seed, last epoch, from the probe as it "
-        "was before it learned from its own labels."
+        "was before it learned from its own labels. Published: by others, on networks and budgets of their own."
     )
 
 
