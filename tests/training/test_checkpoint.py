@@ -233,6 +233,14 @@ def test_buffers_that_training_changes_are_averaged_and_resumed(make_bags, make_
     assert torch.equal(run(tmp_path / "b"), expected)
 
 
+def test_a_network_leaves_training_as_it_was_evaluated_last(make_bags, make_network):
+    network, outputs = Restless(make_network()), []
+    instances = make_bags().instances
+    evaluator = lambda trained: outputs.append(trained(instances)) or {}  # noqa: E731
+    train(network, bags=make_bags(), recipe=RECIPE, evaluator=evaluator)
+    assert torch.equal(network(instances), outputs[-1])
+
+
 class WithExtraState(nn.Linear):
     def get_extra_state(self):
         return {"seen": 3}

@@ -94,7 +94,9 @@ class TrainingState:
     def finish(self) -> None:
         """Leave the network with the weights that are to be used, in evaluation mode."""
         if self._average is not None:
-            self.network.load_state_dict(self._average.network.state_dict())
+            average = self._average.network
+            self.network.load_state_dict(average.state_dict())
+            _load_buffers(self.network, _buffers_without_state(average))
         self.network.eval()
 
 
