@@ -110,6 +110,14 @@ def test_two_bags_tell_two_classes_apart(clusters, num_bags):
     assert accuracy(fit_probe(features, layout, proportions).logits, labels) > 0.9
 
 
+def test_bags_of_one_row_can_be_held_out():
+    """With two bags, a head that is judged has seen a single row."""
+    rows = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    fit = fit_probe(rows, BagLayout.from_sizes([1, 1]), torch.eye(2))
+    assert np.isfinite(list(fit.criterion.values())).all()
+    assert torch.equal(fit.logits.argmax(dim=1), torch.arange(2))
+
+
 def test_one_known_bag_is_too_few(clusters):
     features, layout, proportions, _ = clusters()
     proportions[1:] = torch.nan

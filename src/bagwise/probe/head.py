@@ -78,7 +78,8 @@ def fit_head(bags: BagsInOrder) -> Tensor:
     # Solved for the weights times these scales, which takes a third of the steps: the spread of the last directions is
     # a small part of that of the first. It changes the way to the minimum, not the minimum.
     scales = torch.ones_like(first[:, :1])
-    scales[:-1, 0] = bags.rows.std(dim=0).double().clamp(min=1e-6).sqrt()
+    spread = bags.rows.std(dim=0, correction=min(1, len(bags.rows) - 1))  # one row has none, and NaN would spoil it all
+    scales[:-1, 0] = spread.double().clamp(min=1e-6).sqrt()
     # divided by the loss of a blind guess, because L-BFGS-B measures its gains against 1
     blind = max(float(_divergence(bags.proportions, bags.proportions.mean(dim=0)).mean()), 1e-12)
 
