@@ -126,6 +126,22 @@ def test_criterion_is_the_divergence_of_held_out_bags():
     assert result.criterion["network"] == pytest.approx(np.mean(divergences), rel=1e-4)
 
 
+def test_held_out_bags_with_unknown_proportions_decide_nothing():
+    points, labels = three_clouds(240)
+    bags = uniform_bags(points, labels, 3, 12, seed=0)
+    proportions = bags.proportions.clone()
+    proportions[:2] = torch.nan
+    bags = Bags(bags.instances, bags.layout.bag_index, proportions)
+    held_out = some_held_out(bags.num_bags)
+    network = build_network("mlp", (6,), 3, seed=0)
+    result = run(network, bags, held_out)
+    without = held_out.copy()
+    without[:2] = False
+    assert result.criterion == run(network, bags, without).criterion
+    assert np.isfinite(list(result.criterion.values())).all()
+    assert result.improved
+
+
 def test_a_recipe_that_would_not_be_followed_is_refused_before_the_probe():
     """One row is too few for a probe: its own message must not come first."""
     bags = Bags(torch.zeros(1, 6), torch.zeros(1, dtype=torch.long), torch.tensor([[1.0, 0.0, 0.0]]))

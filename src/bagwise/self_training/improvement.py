@@ -65,7 +65,7 @@ def improve(
     Args:
         network: from instances to logits, trained on the bags that are not held out, e.g. by KL. It is left as it is.
         bags: all bags. Of those held out, only the instances are learned from.
-        held_out: `[bags]` booleans; there may be none.
+        held_out: `[bags]` booleans; there may be none. Those with unknown proportions decide nothing.
         recipe: as for `self_train`.
         augment: weak views, as for `self_train`; None for the instances as they are.
         strong_augment: strong views, e.g. `bags.SwappedColumns`; None for weak ones.
@@ -83,6 +83,7 @@ def improve(
     """
     launch_stage("self-training", recipe, accelerator)  # what it refuses, it refuses before the probe takes its time
     normalise = None if augment is None else augment.normalise
+    held_out = held_out & ~bags.proportions[:, 0].isnan().numpy()  # the others have nothing to decide by
     shown = bags.proportions.clone()
     shown[torch.from_numpy(held_out)] = torch.nan
     training = Bags(bags.instances, bags.layout.bag_index, shown)
