@@ -66,6 +66,27 @@ def test_it_trains_the_body_and_leaves_the_head():
     assert not torch.equal(next(body.parameters()), next(fresh_body.parameters()))
 
 
+class WithDropout(nn.Module):
+    """Its forward asks its own mode, as many do, and notes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.modes = nn.Linear(64, 8), nn.Linear(8, 3), []
+
+    def forward(self, images):
+        self.modes.append(self.training)
+        return self.last(nn.functional.dropout(self.first(images.flatten(1)), training=self.training))
+
+
+def test_a_network_in_evaluation_mode_is_pretrained_in_training_mode():
+    """As one is that was pretrained before: the first run has left it so."""
+    network = WithDropout().eval()
+    run(network)
+    assert network.modes
+    assert all(network.modes)
+    assert not network.training
+
+
 def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path):
     whole, stopped = new_network(), new_network()
     run(whole)

@@ -121,7 +121,7 @@ def pretrain(
         contrast=contrast,
         recipe=recipe,
     )
-    network.train()
+    student.train()  # not the network: its body is a copy of the outermost module, with a mode of its own
     with tuned_convolutions(few_shapes=True):
         history, resumed_from = run_stage(
             stage,
