@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import time
 
 import pytest
 import torch
@@ -130,11 +131,14 @@ def test_a_final_run_that_diverges_gives_way_to_the_next_candidate(tiny_preset, 
     def train(network, **arguments):
         if arguments["evaluator"] is not None and not refused:
             refused.append(arguments["recipe"].learning_rate)
+            time.sleep(0.5)
             raise NonFiniteLossError("diverged")
         return original(network, **arguments)
 
     monkeypatch.setattr(trials, "train", train)
     record = run(KL, digits, tmp_path)
+    searched = sum(candidate.seconds for candidate in record.selection.candidates)
+    assert record.seconds > searched + sum(record.curve.seconds) + 0.45  # those of the run in vain count, too
     assert record.chosen.learning_rate != refused[0]
     assert record.recipe["learning_rate"] == record.chosen.learning_rate
 

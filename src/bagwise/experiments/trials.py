@@ -146,13 +146,16 @@ class _Runs:
         """Train on all bags with the best candidate; where that diverges after all, with the next best."""
         # stable: of equal candidates the first; those that diverged in the search come last
         ranked = sorted(selection.candidates, key=lambda c: float("inf") if c.criterion is None else c.criterion)
+        diverged = 0.0
         for candidate in ranked:
             evaluator = self._trials.evaluator()
+            started = time.perf_counter()
             try:
                 result, seconds = self._train(candidate, self._trials.bags, "final run", evaluator=evaluator)
             except NonFiniteLossError:
+                diverged += time.perf_counter() - started
                 continue
-            return candidate, result, seconds
+            return candidate, result, diverged + seconds
         raise NonFiniteLossError(
             f"training diverged with every candidate ({len(ranked)} were tried). "
             "Add smaller learning rates to the preset."
