@@ -204,6 +204,22 @@ def test_one_pretraining_serves_all_bags_and_contenders_and_counts_in_each(
     assert heard.count("pretraining") == 3
 
 
+def test_what_a_preset_left_half_done_does_not_stop_the_preset_that_replaces_it(
+    tiny_preset, few_digits, tmp_path, monkeypatch
+):
+    setup = replace(tiny_preset.images, network="small-convnet")
+    crops = RandomCrops(mean=(0.3,), std=(0.4,), flip=False)
+    views = Views(few_digits.views.weak, few_digits.views.strong, contrastive=crops)
+    data = replace(few_digits, views=views)
+    records = []
+    for budget in (20, 24):
+        preset = replace(tiny_preset, images=setup, budget=budget, checkpoint_every=1)
+        monkeypatch.setitem(PRESETS, "tiny", preset)
+        records.append(run("self-training", data, tmp_path))  # in the work folder of the one before
+    few, more = (len(record.curve.epoch) for record in records)
+    assert few < more
+
+
 def test_a_task_holds_no_label(tiny_preset, digits):
     task = make_task(BenchmarkCell("digits", "tiny", "kl", "uniform", 16, 0), digits)
     tensors = [value for value in vars(task).values() if isinstance(value, torch.Tensor)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Sequence
@@ -92,6 +93,9 @@ class BySelfTraining:
         pretrained = pretrain_within(_FIRST_SHARE * task.budget, views, task, work, limit, announce)
         spent = pretrained.passes + FORWARD  # of the probe
         recipe, passes = _self_training_for(task.budget - spent, SELF_TRAINING, task)
+        # named by all that decides its outcome, so that a preset that was changed finds nothing stale
+        settings = repr((pretrained.key, recipe, task.views.weak, task.views.strong))
+        key = hashlib.sha256(settings.encode()).hexdigest()[:12]
         limit.check(passes)
         announce("self-training", passes)
         started = time.perf_counter()
@@ -103,7 +107,7 @@ class BySelfTraining:
             strong_augment=task.views.strong,
             evaluator=task.evaluator(),
             evaluate_every=max(1, round(task.evaluate_every / _PASSES_PER_EPOCH)),
-            folder=None if task.checkpoint_every is None else work / f"{task.name}.self-training",
+            folder=None if task.checkpoint_every is None else work / f"{task.name}.self-training-{key}",
             checkpoint_every=task.checkpoint_every or 1,
             accelerator=task.accelerator,
             progress=False,

@@ -28,8 +28,12 @@ _TAKES_ANY_SIZE = frozenset({"resnet18"})
 
 @dataclass(frozen=True, eq=False)
 class Pretrained:
-    """The network, the history of its training (an entry per epoch), and the passes that it took."""
+    """The network, the history of its training (an entry per epoch), and the passes that it took.
 
+    `key` names all that decided it.
+    """
+
+    key: str
     network: nn.Module
     history: list[dict[str, Any]]
     passes: float
@@ -78,4 +82,4 @@ def pretrain_within(
         )
     new = result.history[result.resumed_from :]
     limit.note(passes * len(new) / epochs, sum(entry["seconds"] for entry in new))
-    return Pretrained(result.network, result.history, passes)
+    return Pretrained(key, result.network, result.history, passes)
