@@ -8,6 +8,7 @@ import torch
 from bagwise.experiments import cells, trials
 from bagwise.experiments.cells import cell_epochs, run_cell
 from bagwise.experiments.grid import PRESETS
+from bagwise.experiments.provenance import collect_provenance
 from bagwise.experiments.records import Cell, RecordError
 from bagwise.experiments.sweep import clear_work
 from bagwise.experiments.time_limit import OutOfTimeError, TimeLimit
@@ -45,6 +46,16 @@ def test_a_cell_chooses_the_lowest_criterion_and_reports_the_last_epoch(tiny_pre
     assert record.recipe["learning_rate"] == record.chosen.learning_rate
     assert (record.num_classes, record.num_bags) == (10, 1442 // 64)
     assert record.seconds >= sum(c.seconds for c in tried)
+
+
+def test_small_cells_are_computed_on_the_cpu_and_say_so_where_there_is_a_gpu(
+    tiny_preset, digits, tmp_path, monkeypatch
+):
+    here = run(KL, digits, tmp_path).provenance.hardware
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    assert run(KL, digits, tmp_path).provenance.hardware == here
+    assert collect_provenance().hardware == "a GPU"
 
 
 def test_candidates_see_held_out_bags_only_and_the_final_run_all_bags(tiny_preset, digits, tmp_path, trainings):

@@ -19,8 +19,8 @@ from bagwise.training import Evaluator
 
 def run_cell(cell: Cell, work: Path, limit: TimeLimit, announce: Announce, *, dataset: Dataset) -> Record[Cell]:
     """Compute the record of a cell. Instance labels make the bags and the final evaluator, nothing else."""
-    provenance = collect_provenance()
     preset = PRESETS[cell.preset]
+    provenance = collect_provenance(is_small=preset.is_small)
     augment = ImageAugment(
         mean=tuple(dataset.pixel_mean.tolist()),
         std=tuple(dataset.pixel_std.tolist()),

@@ -11,8 +11,12 @@ from pathlib import Path
 from bagwise.experiments.records import Provenance
 
 
-def collect_provenance() -> Provenance:
-    """Describe this process, from now on: call it when the work starts."""
+def collect_provenance(*, is_small: bool = False) -> Provenance:
+    """Describe this process, from now on: call it when the work starts.
+
+    Args:
+        is_small: the work is too small for a GPU and is done on the CPU, also where there is one.
+    """
     import torch
 
     import bagwise
@@ -26,7 +30,7 @@ def collect_provenance() -> Provenance:
         python=platform.python_version(),
         torch=torch.__version__,
         cuda=torch.version.cuda,
-        hardware=torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu_name(),
+        hardware=_cpu_name() if is_small or not torch.cuda.is_available() else torch.cuda.get_device_name(),
         cores=os.cpu_count() or 1,
     )
 

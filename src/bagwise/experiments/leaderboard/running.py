@@ -24,7 +24,7 @@ def run_benchmark_cell(
     cell: BenchmarkCell, work: Path, limit: TimeLimit, announce: Announce, *, data: Mapping[str, BenchmarkData]
 ) -> Record[BenchmarkCell]:
     """Compute the record of a cell, given the data sets by name."""
-    provenance = collect_provenance()
+    provenance = collect_provenance(is_small=PRESETS[cell.preset].is_small)
     task = make_task(cell, data[cell.dataset])
     with one_thread() if task.is_small else contextlib.nullcontext():
         attempt = CONTENDERS[cell.contender].run(task, work, limit, announce)
