@@ -58,6 +58,16 @@ def test_a_bad_instance_names_its_bag(make_bags, make_network, batch_norm, value
         train(make_network(batch_norm=batch_norm), bags=bags, recipe=RECIPE)
 
 
+@pytest.mark.parametrize("batch_instances", [10, 1000])  # with one step in an epoch, no loss shows it
+def test_a_bad_instance_of_a_bag_with_unknown_proportions_names_its_bag(make_bags, make_network, batch_instances):
+    """Its bag has no loss that could show it, but the gradient reaches the weights all the same."""
+    bags = make_bags()
+    bags.proportions[5] = torch.nan
+    bags.instances[bags.rows_of(np.array([5]))[2], 1] = torch.nan
+    with pytest.raises(NonFiniteLossError, match=r"epoch 1 .*bag 'bag-5', whose proportions are unknown, has inst"):
+        train(make_network(), bags=bags, recipe=Recipe(epochs=4, batch_instances=batch_instances))
+
+
 def test_a_bad_instance_of_a_dataset_names_its_bag(make_bags, make_network):
     bags = make_bags()
     bags.instances[bags.rows_of(np.array([5]))[2], 1] = torch.nan

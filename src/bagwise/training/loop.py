@@ -29,7 +29,7 @@ from bagwise.training.recipe import Recipe
 from bagwise.training.run import describe_run
 from bagwise.training.schedule import learning_rate
 from bagwise.training.state import TrainingState
-from bagwise.training.tally import LossTally, NonFiniteLossError, check_finite_weights
+from bagwise.training.tally import LossTally, NonFiniteLossError
 from bagwise.training.two_pass import backward_in_pieces
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def train(
             seconds = time.perf_counter() - started
             pace = float(plan.instances.sum() / seconds)
             bar.show(epoch + 1, loss, pace)
-            check_finite_weights(network, epoch + 1)
+            tally.check_finite_weights(network)
 
             entry = {
                 "epoch": epoch + 1,

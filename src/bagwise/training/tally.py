@@ -27,6 +27,7 @@ class LossTally:
     def __init__(self, bags: Bags, fabric: Fabric, epoch: int) -> None:
         self._bags, self._fabric, self._epoch = bags, fabric, epoch
         self._pending: list[tuple[np.ndarray, Tensor]] = []
+        self._before: list[np.ndarray] = []  # the bags of the steps that the last look saw
         self._sum = 0.0
 
     def add(self, bag_numbers: np.ndarray, losses: Tensor) -> None:
@@ -40,8 +41,18 @@ class LossTally:
             self._sum += float(self._fabric.all_reduce(local, reduce_op="sum"))  # pyright: ignore[reportArgumentType]
         if not np.isfinite(self._sum):
             raise NonFiniteLossError(f"in epoch {self._epoch} {self._explanation()}")
-        self._pending.clear()
+        if self._pending:
+            self._before, self._pending = [numbers for numbers, _ in self._pending], []
         return float(self._sum / max(known_bags, 1))
+
+    def check_finite_weights(self, network: nn.Module) -> None:
+        """Raise unless all parameters are finite, and say whose fault it is; call it after the last `mean`."""
+        try:
+            check_finite_weights(network, self._epoch)
+        except NonFiniteLossError:
+            if hidden := self._hidden_culprits(self._before):
+                raise NonFiniteLossError(f"after epoch {self._epoch} {self._explain_hidden(hidden)}") from None
+            raise
 
     def _explanation(self) -> str:
         pending = [(numbers, losses.cpu().numpy()) for numbers, losses in self._pending]
@@ -51,9 +62,10 @@ class LossTally:
         first = int(self._fabric.all_reduce(own.clone(), reduce_op="min"))  # pyright: ignore[reportArgumentType]
         if int(own) > first:
             return "the loss is not finite in another process; its message names the bag."
-        return self._name_culprits(*pending[first])
+        earlier = self._before + [numbers for numbers, _ in pending[:first]]
+        return self._name_culprits(*pending[first], earlier)
 
-    def _name_culprits(self, numbers: np.ndarray, losses: np.ndarray) -> str:
+    def _name_culprits(self, numbers: np.ndarray, losses: np.ndarray, earlier: list[np.ndarray]) -> str:
         bad = ~np.isfinite(losses)
         # batch norm spreads one bad instance over the whole batch: look at the instances of all its bags
         if broken := [number for number in numbers if not self._has_finite_instances(number)]:
@@ -62,6 +74,8 @@ class LossTally:
                 "Fill them in or drop those instances."
             )
         if bad.all():
+            if hidden := self._hidden_culprits(earlier):
+                return self._explain_hidden(hidden)
             return (
                 f"the loss of every bag of a batch is not finite (the first: {self._names(numbers[:1])}): "
                 "the weights have diverged. Lower the learning rate or add a warm-up."
@@ -74,6 +88,18 @@ class LossTally:
         return (
             f"the loss is not finite for {self._names(numbers[bad])}: the network gives no probability to a class "
             "that the proportions ask for. Look at the proportions, or lower the learning rate."
+        )
+
+    def _hidden_culprits(self, batches: list[np.ndarray]) -> list[int]:
+        """Return the bags whose instances break the weights and not their own loss, which is 0 whatever they hold."""
+        seen = np.unique(np.concatenate([*batches, np.zeros(0, dtype=np.int64)]))
+        unknown = seen[self._bags.proportions[torch.from_numpy(seen), 0].isnan().numpy()]
+        return [number for number in unknown.tolist() if not self._has_finite_instances(number)]
+
+    def _explain_hidden(self, numbers: list[int]) -> str:
+        return (
+            f"the weights are not finite because {self._names(numbers)}, whose proportions are unknown, has instances "
+            "with NaN or infinite values. Fill them in or drop those instances."
         )
 
     def _has_finite_instances(self, number: int) -> bool:
