@@ -14,9 +14,9 @@ from bagwise.experiments.leaderboard.by_method import ByMethod
 from bagwise.experiments.leaderboard.contenders import CONTENDERS
 from bagwise.experiments.leaderboard.data import Views
 from bagwise.experiments.leaderboard.presets import PRESETS, BenchmarkCell
-from bagwise.experiments.leaderboard.pretrained import pretraining_passes
+from bagwise.experiments.leaderboard.pretrained import pretrain_within, pretraining_passes
 from bagwise.experiments.leaderboard.running import make_task, run_benchmark_cell
-from bagwise.experiments.time_limit import TimeLimit
+from bagwise.experiments.time_limit import OutOfTimeError, TimeLimit
 from bagwise.networks import mlp
 from bagwise.report.leaderboard_words import read_self_training
 from bagwise.self_training import self_train
@@ -202,6 +202,23 @@ def test_one_pretraining_serves_all_bags_and_contenders_and_counts_in_each(
         assert record.curve.seconds[:epochs] == probe.curve.seconds[:epochs]
         assert record.recipe["batch_instances"] == SELF_TRAINING.batch_instances  # its learning rate goes with them
     assert heard.count("pretraining") == 3
+
+
+def test_a_pretraining_that_was_stopped_does_not_go_on_beyond_the_limit(tiny_preset, few_digits, tmp_path):
+    crops = RandomCrops(mean=(0.3,), std=(0.4,), flip=False)
+    task = make_task(BenchmarkCell("digits", "tiny", "probe", "uniform", 16, 0), few_digits)
+    task = replace(task, network="small-convnet")
+
+    def pretrained(limit):
+        return pretrain_within(12, crops, task, tmp_path, limit, lambda what, passes: None)
+
+    whole = pretrained(TimeLimit())
+    assert pretrained(TimeLimit(0)).history == whole.history  # there is nothing left to run
+    (log,) = tmp_path.glob("pretrained-*/log.jsonl")
+    log.with_name("checkpoint.safetensors").unlink()
+    log.write_bytes(log.read_bytes().splitlines(keepends=True)[0])
+    with pytest.raises(OutOfTimeError):
+        pretrained(TimeLimit(0))
 
 
 def test_what_a_preset_left_half_done_does_not_stop_the_preset_that_replaces_it(

@@ -18,6 +18,7 @@ from bagwise.experiments.time_limit import TimeLimit
 from bagwise.networks import build_network
 from bagwise.self_training import Contrast, pretrain
 from bagwise.self_training.pretraining import PRETRAINING
+from bagwise.training.folder import RunFolder
 
 # two views of an instance through the student, forward and backward, and through the teacher, forward
 PASSES_PER_EPOCH = 2 + 2 * FORWARD
@@ -66,8 +67,10 @@ def pretrain_within(
     key = hashlib.sha256(repr((task.network, recipe, views)).encode()).hexdigest()[:12]
     folder = work / f"pretrained-seed{recipe.seed}-{key}"
     with locked(work / f"{folder.name}.lock", wait=True):
-        if not folder.exists():
-            limit.check(passes)
+        log = RunFolder(folder).log
+        done = len(log.read_bytes().splitlines()) if log.exists() else 0
+        if done < epochs:
+            limit.check(passes * (1 - done / epochs))
         announce("pretraining", passes)
         result = pretrain(
             network,
