@@ -220,6 +220,20 @@ def test_a_long_final_run_resumes_from_its_checkpoint(tiny_preset, digits, tmp_p
     assert not list((tmp_path / "cut").iterdir())
 
 
+def test_a_score_that_is_not_finite_survives_a_resume(tiny_preset, digits, tmp_path, monkeypatch):
+    """The log of a run has null for it, and a kill between the last epoch and the record makes us read it there."""
+    monkeypatch.setitem(PRESETS, "tiny", dataclasses.replace(tiny_preset, checkpoint_every=1))
+
+    class Infinite(cells.Evaluator):
+        def __call__(self, network):
+            return super().__call__(network) | {"log_loss": float("inf")}
+
+    monkeypatch.setattr(cells, "Evaluator", Infinite)
+    whole = run(KL, digits, tmp_path)
+    assert whole.final.log_loss is None
+    assert run(KL, digits, tmp_path).final == whole.final
+
+
 def test_every_run_is_announced_and_the_epochs_add_up(tiny_preset, digits, tmp_path):
     heard = []
     run(ROT, digits, tmp_path, announce=lambda what, epochs: heard.append((what, epochs)))

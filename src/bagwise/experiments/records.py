@@ -112,7 +112,7 @@ class Metrics:
     calibration_error: float | None
 
     @staticmethod
-    def rounded(values: Mapping[str, float]) -> Metrics:
+    def rounded(values: Mapping[str, float | None]) -> Metrics:
         """Return what an evaluator said, as a record keeps it."""
         return Metrics(**{name: rounded(value) for name, value in values.items()})
 
@@ -168,9 +168,12 @@ class Record(Generic[CellType]):
     largest_class: float | None = None
 
 
-def rounded(value: float) -> float | None:
-    """Return `value` with five significant digits, or None when it is not finite (JSON has no NaN)."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+def rounded(value: float | None) -> float | None:
+    """Return `value` with five significant digits, or None when it is not finite (JSON has no NaN).
+
+    None stays None: that is what the log of a run that was resumed has for it.
+    """
+    return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None
 
 
 def cell_folder(out: Path, dataset: str, preset: str) -> Path:
