@@ -296,6 +296,15 @@ def test_a_large_table_is_described_by_some_of_its_bags(tmp_path, monkeypatch, v
     assert sum(page.scatter["heldOut"]) == 24
 
 
+def test_the_sizes_of_bags_are_those_of_all_and_not_of_the_described_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(report.describe_rows, "__kwdefaults__", {"most_rows": 80, "seed": 0})
+    fitted = fit_votes()
+    sizes = fitted.classifier.bag_report_["size"]
+    page = Page(write(tmp_path, fitted))
+    assert f"of {sizes.min()} to {sizes.max()} rows" in page.words
+    assert f"60, half of them with {int(np.median(sizes))} rows or more, of which this page describes" in page.words
+
+
 def test_rows_may_come_in_every_form_that_fit_takes(tmp_path, votes):
     plain = Page(write(tmp_path, votes))
     frame = pl.from_pandas(votes.X).with_columns(pl.Series("ward", votes.bags))

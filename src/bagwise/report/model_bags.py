@@ -120,13 +120,18 @@ def was_held_out(classifier: ProportionClassifier, names: Sequence[Hashable]) ->
 def draw_bags(sizes: np.ndarray, held_out: np.ndarray, most_rows: int, *, fewest: int = 1, seed: int = 0) -> np.ndarray:
     """Return which bags to describe, `[bags]`: held-out ones first, since the honest numbers rest on them.
 
-    At least `fewest` are drawn, which may have more rows than `most_rows`.
+    A bag that is too large for what is left is passed over, and the next one has its turn. At least `fewest` are
+    drawn, which may have more rows than `most_rows`.
     """
     order = np.lexsort([np.random.default_rng(seed).permutation(len(sizes)), ~held_out])
-    fits = np.cumsum(sizes[order]) <= most_rows
-    fits[:fewest] = True
     kept = np.zeros(len(sizes), dtype=bool)
-    kept[order[fits]] = True
+    room = most_rows
+    for bag, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        if size <= room:
+            kept[bag] = True
+            room -= size
+    if kept.sum() < fewest:
+        kept[order[:fewest]] = True
     return kept
 
 
