@@ -40,6 +40,13 @@ def test_a_dry_run_warns(place):
     assert "1 distinct rows of proportions" in distinct
 
 
+def test_a_dry_run_of_one_column_with_advice_that_a_shell_can_read(place):
+    place.write("survey.csv", place.survey.select("precinct", pl.col("vote").alias("vote of 2024")))
+    printed = run("fit survey.csv --bag precinct --proportions shares.csv --dry-run").output
+    assert "\n1 column as input:\n" in printed
+    assert "--ignore 'vote of 2024'." in printed
+
+
 @pytest.mark.parametrize(("whole", "rounded"), [(1, 2), (100, 1), (100, 0)])
 def test_shares_and_percentages_are_not_expected_to_add_up_to_rows(place, whole, rounded):
     place.write("counts.csv", place.shares.with_columns((pl.col("A", "B") * whole).round(rounded)))

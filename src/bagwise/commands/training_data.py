@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def _notes_on_labels(sample: pl.DataFrame, classes: Sequence[object]) -> list[st
         if len(values) > 1 and values <= names:
             notes.append(
                 f"column {column.name!r} holds the names of classes ({', '.join(sorted(values))}) and is an input. If "
-                f"it is the label of the rows, leave it out: --ignore {column.name}."
+                f"it is the label of the rows, leave it out: --ignore {shlex.quote(column.name)}."
             )
     return notes
 
