@@ -40,6 +40,31 @@ def test_a_dry_run_warns(place):
     assert "1 distinct rows of proportions" in distinct
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("write", "kind"),
+    [
+        (lambda number: f"{number:,}", "numbers, such as '20,"),
+        (lambda number: f"{number:,}.50".replace(",", " ").replace(".", ","), "numbers, such as '20 "),
+        (lambda number: f"${number}", "numbers, such as '$20"),
+        (lambda number: f"{number / 1000:.2f}%", "numbers, such as '20."),
+        (lambda number: f"{1 + number % 12}/{1 + number % 28}/{1950 + number % 60}", "dates, such as '"),
+        (lambda number: f"{number:06d}", None),
+        (lambda number: f"{number % 60},000", None),  # few enough to have an input each
+        (lambda number: f"street {number:,}", None),
+    ],
+)
+def test_numbers_and_dates_that_are_read_as_text_are_named(place, suffix, write, kind):
+    income = pl.Series("so called", [write(20_000 + 37 * row) for row in range(360)])
+    place.write(f"marked.{suffix}", place.people.with_columns(income))
+    line = f"fit marked.{suffix} --bag precinct --proportions shares.csv --dry-run"
+    warnings = fit_to_json(line)["warnings"]
+    assert len(warnings) == (kind is not None)
+    if kind is not None:
+        assert f"column 'so called' is text and taken for categories, but its values look like {kind}" in warnings[0]
+        assert warnings[0].endswith("--ignore 'so called'.")
+
+
 def test_a_dry_run_of_one_column_with_advice_that_a_shell_can_read(place):
     place.write("survey.csv", place.survey.select("precinct", pl.col("vote").alias("vote of 2024")))
     printed = run("fit survey.csv --bag precinct --proportions shares.csv --dry-run").output
