@@ -79,6 +79,14 @@ def test_shares_and_percentages_are_not_expected_to_add_up_to_rows(place, whole,
     assert result["warnings"] == []
 
 
+@pytest.mark.parametrize(("lost", "said"), [(0.02, False), (-0.02, True)])
+def test_shares_of_many_classes_may_add_up_to_a_little_more_or_less(place, lost, said):
+    gained = pl.when(pl.int_range(pl.len()) % 2 == 0).then(0.02).otherwise(-lost)
+    place.write("counts.csv", place.shares.with_columns(pl.col("A") + gained))
+    result = fit_to_json("fit people.csv --bag precinct --proportions counts.csv --counts --dry-run")
+    assert any("do not add up" in warning for warning in result["warnings"]) == said
+
+
 @pytest.mark.parametrize(("full", "said"), [(0, True), (2, True), (5, False)])
 def test_counts_that_fall_short_nearly_everywhere_may_lack_a_class(place, full, said):
     place.write("counts.csv", place.counts.with_columns(A=5, B=7 - (pl.int_range(pl.len()) >= full).cast(pl.Int64)))
