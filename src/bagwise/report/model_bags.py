@@ -109,6 +109,8 @@ def was_held_out(classifier: ProportionClassifier, names: Sequence[Hashable]) ->
     """Return which of the bags `fit` held out, `[bags]`."""
     report = classifier.bag_report_
     held_out = dict(zip(report["bag"], report["held_out"], strict=True))
+    # a model that was saved has kept ids that are neither text nor numbers, such as dates, as text
+    names = [name if isinstance(name, str | int | float) or name in held_out else str(name) for name in names]
     if unknown := [name for name in names if name not in held_out]:
         raise ValueError(
             f"a report is about the bags that the model was fitted on, but bag {unknown[0]!r} is none of them. Leave "
