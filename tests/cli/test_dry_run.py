@@ -72,6 +72,12 @@ def test_a_dry_run_of_one_column_with_advice_that_a_shell_can_read(place):
     assert "--ignore 'vote of 2024'." in printed
 
 
+def test_a_large_count_is_said_in_full(place):
+    place.write("counts.csv", place.counts.with_columns(A=pl.lit(1_234_560), B=pl.lit(7.5)))
+    result = fit_to_json("fit people.csv --bag precinct --proportions counts.csv --counts --dry-run")
+    assert "bag 'ward-00' has 12 rows and counts of 1,234,567.5. Only" in result["warnings"][0]
+
+
 @pytest.mark.parametrize(("whole", "rounded"), [(1, 2), (100, 1), (100, 0)])
 def test_shares_and_percentages_are_not_expected_to_add_up_to_rows(place, whole, rounded):
     place.write("counts.csv", place.shares.with_columns((pl.col("A", "B") * whole).round(rounded)))

@@ -161,7 +161,7 @@ def _notes_on_counts(matched: MatchedBags) -> list[str]:
     hint = " Nearly all fall short: a column of a class may be missing." if fall_short else ""
     worst = differ[np.abs(totals[differ] - sizes[differ]).argmax()]
     return [
-        f"the counts of {len(differ)} of {len(sizes)} bags do not add up to their number of rows; bag "
-        f"{matched.bags[worst]!r} has {sizes[worst]} rows and counts of {totals[worst]:g}. Only the shares are used."
-        + hint
+        f"the counts of {len(differ):,} of {len(sizes):,} bags do not add up to their number of rows; bag "
+        f"{matched.bags[worst]!r} has {sizes[worst]:,} rows and counts of {totals[worst]:,.12g}. Only the shares are "
+        "used." + hint
     ]
