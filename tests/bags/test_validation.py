@@ -41,6 +41,8 @@ def row(*values):
         (LOGITS, BAGS, row(33.3, 33.3, 33.4), ValueError, "bag 1 sums to 100. If these are percentages, divide by 100"),
         (LOGITS, BAGS, row(0.5, 0.4, 0.0), ValueError, "bag 1 sums to 0.9. Divide each row by its sum"),
         (LOGITS, BAGS, row(0.33, 0.33, 0.33), ValueError, r"bag 1 sums to 0.99. .*counts=True .*--counts.*rounded"),
+        (LOGITS, BAGS, row(0.4, 0.6, 48.0), ValueError, r"sums to 49. .* look for a column that is no class"),
+        (LOGITS, BAGS, row(0.5, 0.4, 0.0), ValueError, "look for a missing class"),
         (LOGITS, BAGS, row(0.0, 0.0, 0.0), ValueError, "bag 1 sums to 0. .*make the whole row NaN"),
         (LOGITS, BAGS, row(0.5, math.nan, 0.5), ValueError, "for all classes or for none, but bag 1 has NaN for some"),
         (LOGITS, BAGS, row(math.inf, 0.5, 0.5), ValueError, "bag 1 sums to inf"),

@@ -40,11 +40,57 @@ def test_a_dry_run_warns(place):
     assert "1 distinct rows of proportions" in distinct
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("write", "kind"),
+    [
+        (lambda number: f"{number:,}", "numbers, such as '20,"),
+        (lambda number: f"{number:,}.50".replace(",", " ").replace(".", ","), "numbers, such as '20 "),
+        (lambda number: f"${number}", "numbers, such as '$20"),
+        (lambda number: f"{number / 1000:.2f}%", "numbers, such as '20."),
+        (lambda number: f"{1 + number % 12}/{1 + number % 28}/{1950 + number % 60}", "dates, such as '"),
+        (lambda number: f"{number:06d}", None),
+        (lambda number: f"{number % 60},000", None),  # few enough to have an input each
+        (lambda number: f"street {number:,}", None),
+    ],
+)
+def test_numbers_and_dates_that_are_read_as_text_are_named(place, suffix, write, kind):
+    income = pl.Series("so called", [write(20_000 + 37 * row) for row in range(360)])
+    place.write(f"marked.{suffix}", place.people.with_columns(income))
+    line = f"fit marked.{suffix} --bag precinct --proportions shares.csv --dry-run"
+    warnings = fit_to_json(line)["warnings"]
+    assert len(warnings) == (kind is not None)
+    if kind is not None:
+        assert f"column 'so called' is text and taken for categories, but its values look like {kind}" in warnings[0]
+        assert warnings[0].endswith("--ignore 'so called'.")
+
+
+def test_a_dry_run_of_one_column_with_advice_that_a_shell_can_read(place):
+    place.write("survey.csv", place.survey.select("precinct", pl.col("vote").alias("vote of 2024")))
+    printed = run("fit survey.csv --bag precinct --proportions shares.csv --dry-run").output
+    assert "\n1 column as input:\n" in printed
+    assert "--ignore 'vote of 2024'." in printed
+
+
+def test_a_large_count_is_said_in_full(place):
+    place.write("counts.csv", place.counts.with_columns(A=pl.lit(1_234_560), B=pl.lit(7.5)))
+    result = fit_to_json("fit people.csv --bag precinct --proportions counts.csv --counts --dry-run")
+    assert "bag 'ward-00' has 12 rows and counts of 1,234,567.5. Only" in result["warnings"][0]
+
+
 @pytest.mark.parametrize(("whole", "rounded"), [(1, 2), (100, 1), (100, 0)])
 def test_shares_and_percentages_are_not_expected_to_add_up_to_rows(place, whole, rounded):
     place.write("counts.csv", place.shares.with_columns((pl.col("A", "B") * whole).round(rounded)))
     result = fit_to_json("fit people.csv --bag precinct --proportions counts.csv --counts --dry-run")
     assert result["warnings"] == []
+
+
+@pytest.mark.parametrize(("lost", "said"), [(0.02, False), (-0.02, True)])
+def test_shares_of_many_classes_may_add_up_to_a_little_more_or_less(place, lost, said):
+    gained = pl.when(pl.int_range(pl.len()) % 2 == 0).then(0.02).otherwise(-lost)
+    place.write("counts.csv", place.shares.with_columns(pl.col("A") + gained))
+    result = fit_to_json("fit people.csv --bag precinct --proportions counts.csv --counts --dry-run")
+    assert any("do not add up" in warning for warning in result["warnings"]) == said
 
 
 @pytest.mark.parametrize(("full", "said"), [(0, True), (2, True), (5, False)])

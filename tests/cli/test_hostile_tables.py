@@ -179,6 +179,14 @@ def with_cell(frame, row, **values):
             lambda shares: shares.with_columns(B=pl.col("B") / 2, C=pl.col("B") / 2, all=pl.lit(1.0)),
             ["column 'all' is the sum", "--classes A,B,C"],
         ),
+        (
+            lambda shares: shares.rename({"B": ">B"}).with_columns(all=pl.lit(1.0)),
+            ["column 'all' is the sum", "--classes '>B,A'."],
+        ),
+        (
+            lambda shares: shares.rename({"B": "B, C"}).with_columns(all=pl.lit(1.0)),
+            ["column 'all' is the sum of the other columns in every bag, so it can hardly be a class. Drop it."],
+        ),
     ],
 )
 def test_proportions_that_are_none(place, change, fragments):

@@ -22,6 +22,12 @@ def test_an_error_of_several_lines_is_said_in_one(capsys):
     assert capsys.readouterr().err == "error: the first line. Another line.\n"
 
 
+def test_the_spaces_of_a_name_are_kept(capsys):
+    with pytest.raises(typer.Exit), failures_explained():
+        raise ValueError("bag 'Ward 1' is missing. Did you mean 'Ward  1'?")
+    assert "'Ward  1'" in capsys.readouterr().err
+
+
 def test_an_interruption_has_the_exit_code_of_shells(capsys):
     with pytest.raises(typer.Exit) as stopped, failures_explained("Nothing was written."):
         raise KeyboardInterrupt

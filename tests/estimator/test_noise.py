@@ -90,6 +90,15 @@ def test_noisy_shares_are_noisy_counts_of_a_known_size(world, classifier):
     assert of_counts.score(X, bags=bags, proportions=published) < 0
 
 
+@pytest.mark.parametrize("kind", ["laplace", "rounding"])
+def test_noisy_counts_that_nobody_declared_as_such_are_told_from_shares(world, classifier, kind):
+    X, _, bags, counts, rng = world(1, num_bags=40)
+    published = counts + rng.laplace(0, 1.0, counts.shape) if kind == "laplace" else counts
+    model = classifier(proportion_noise=ProportionNoise(kind, 1.0), counts=False)
+    with pytest.raises(ValueError, match=r"sum to 1 .* those of 40 bags .* If these are counts, pass counts=True"):
+        model.fit(X, bags=bags, proportions=published)
+
+
 def test_it_is_saved_and_cloned_with_the_model(world, classifier, tmp_path):
     X, _, bags, counts, _ = world(1, num_bags=20)
     model = classifier(epochs=1, proportion_noise=ProportionNoise("gaussian", 0.5))

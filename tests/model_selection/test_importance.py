@@ -70,6 +70,7 @@ def test_it_is_the_mean_growth_of_the_divergence_by_hand(votes):
         lambda X: pa.table({"age": X[:, 0], "noise": X[:, 1]}),
         sparse.csr_array,
         sparse.csr_matrix,
+        sparse.coo_matrix,
     ],
 )
 def test_every_kind_of_table_gives_the_same(votes, convert):
@@ -78,6 +79,19 @@ def test_every_kind_of_table_gives_the_same(votes, convert):
     found = permutation_importance(ByFirstColumn(), convert(X), bags, proportions)
     assert [c.increase for c in found.columns] == pytest.approx([c.increase for c in expected.columns])
     assert found.columns[0].column in ("age", "x0")
+
+
+def test_the_name_of_the_bags_finds_their_column_as_in_fit(votes):
+    X, bags, proportions = votes
+    table = pd.DataFrame(proportions, columns=["no", "yes"]).rename_axis("ward").reset_index()
+    found = permutation_importance(ByFirstColumn(), X, pd.Series(bags, name="ward"), table)
+    assert found == permutation_importance(ByFirstColumn(), X, bags, proportions)
+
+
+def test_rows_and_bags_are_as_many(votes):
+    X, bags, proportions = votes
+    with pytest.raises(ValueError, match="bags must have one entry per instance"):
+        permutation_importance(ByFirstColumn(), X, bags[:-1], proportions)
 
 
 def test_nothing_given_is_changed_and_a_seed_repeats(votes):

@@ -1,5 +1,7 @@
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn.model_selection import GroupKFold
 
 from bagwise import ProportionClassifier, ProportionNoise
@@ -50,6 +52,30 @@ def test_proportions_come_in_any_form(estimator, problem, form):
     expected = cross_validate(estimator, problem.X, problem.bags, problem.proportions, **options)
     given = cross_validate(estimator, problem.X, problem.bags.tolist(), forms[form], **options)
     np.testing.assert_allclose(given.scores["kl"], expected.scores["kl"])
+
+
+def test_the_name_of_the_bags_finds_their_column_as_in_fit(problem):
+    wards = pd.Series(problem.index, name="ward")
+    table = pd.DataFrame(problem.counts, columns=["a", "b", "c"]).rename_axis("ward").reset_index()
+    classifier = ProportionClassifier(network="linear", epochs=1, counts=True, random_state=0)
+    classifier.fit(problem.X, bags=wards, proportions=table)
+    result = cross_validate(classifier, problem.X, wards, table, splitter=WholeBags(folds=2), scores=["kl"])
+    np.testing.assert_array_equal(result.proportions, problem.proportions)
+
+
+def test_rows_and_bags_are_as_many(estimator, problem):
+    with pytest.raises(ValueError, match="bags must have one entry per instance"):
+        cross_validate(estimator, problem.X, problem.bags[1:], problem.proportions)
+
+
+def test_a_sparse_matrix_of_any_format_will_do(problem):
+    classifier = ProportionClassifier(network="linear", epochs=1, random_state=0)
+    options = {"splitter": WholeBags(folds=2), "scores": ["kl"]}
+    expected, given = (
+        cross_validate(classifier, form(problem.X), problem.bags, problem.proportions, **options)
+        for form in (sparse.csr_matrix, sparse.coo_matrix)
+    )
+    np.testing.assert_array_equal(given.probabilities, expected.probabilities)
 
 
 def test_a_bag_drawn_twice_counts_as_two_bags_of_its_own_size(estimator, problem):

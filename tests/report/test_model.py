@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 import torch
@@ -296,6 +297,15 @@ def test_a_large_table_is_described_by_some_of_its_bags(tmp_path, monkeypatch, v
     assert sum(page.scatter["heldOut"]) == 24
 
 
+def test_the_sizes_of_bags_are_those_of_all_and_not_of_the_described_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(report.describe_rows, "__kwdefaults__", {"most_rows": 80, "seed": 0})
+    fitted = fit_votes()
+    sizes = fitted.classifier.bag_report_["size"]
+    page = Page(write(tmp_path, fitted))
+    assert f"of {sizes.min()} to {sizes.max()} rows" in page.words
+    assert f"60, half of them with {int(np.median(sizes))} rows or more, of which this page describes" in page.words
+
+
 def test_rows_may_come_in_every_form_that_fit_takes(tmp_path, votes):
     plain = Page(write(tmp_path, votes))
     frame = pl.from_pandas(votes.X).with_columns(pl.Series("ward", votes.bags))
@@ -325,6 +335,18 @@ def test_a_bag_that_the_model_never_saw_is_named(tmp_path, votes):
     table = votes.proportions | {"precinct-3": votes.proportions["precinct-003"]}
     with pytest.raises(ValueError, match="bag 'precinct-3' is none of them"):
         write(tmp_path, Fitted(votes.classifier, votes.X, bags, read_proportions(table)))
+
+
+def test_a_saved_model_knows_its_bags_by_dates(tmp_path):
+    fitted = fit_votes()
+    first = pd.Timestamp("2024-01-01")
+    days = {name: first + pd.Timedelta(number, unit="D") for number, name in enumerate(fitted.proportions)}
+    table = {days[name]: row for name, row in fitted.proportions.items()}
+    bags = pd.Series(fitted.bags).map(days)
+    fitted.classifier.fit(fitted.X, bags=bags, proportions=table).save(tmp_path / "model")
+    loaded = type(fitted.classifier).load(tmp_path / "model")
+    pages = [Page(write(tmp_path, Fitted(model, fitted.X, bags, table))) for model in (fitted.classifier, loaded)]
+    assert pages[0].scatter == pages[1].scatter
 
 
 def test_a_bag_with_unknown_proportions_is_counted_and_not_drawn(tmp_path):

@@ -151,6 +151,14 @@ def test_the_worst_bags_can_be_sorted(browser, page):
     assert column(7) == as_given
 
 
+def test_long_names_of_classes_leave_room_for_the_names_of_bags(browser, tmp_path):
+    fitted = fit_votes(num_bags=30, classes=("SIMPSON, McGregor (Christian Heritage)", "SUTTON, Jim (Labour Party)"))
+    write_model_report(tmp_path / "report.html", fitted.classifier, fitted.X, fitted.bags, fitted.proportions)
+    browser.open(tmp_path / "report.html", width=1000)
+    assert browser.run("worst.rows[1].cells[0].getBoundingClientRect().height") < 70  # two lines, not letter by letter
+    assert browser.run("worst.scrollWidth <= worst.parentElement.clientWidth")
+
+
 def test_it_prints_in_light_and_goes_back(browser, page):
     browser.open(page, dark=True)
     dark = picture(browser)

@@ -110,6 +110,9 @@ def test_held_out_bags_come_first_when_bags_are_drawn():
     kept = draw_bags(sizes, held_out, 2000)
     assert kept.sum() == 200
     assert kept[held_out].all()
+    kept = draw_bags(np.array([5, 5000, *[5] * 40]), np.arange(42) < 2, 300)  # one that is too large does not end it
+    assert kept.sum() == 41
+    assert not kept[1]
     kept = draw_bags(np.array([50, 60]), np.array([False, False]), 10)
     assert kept.sum() == 1
     assert draw_bags(np.array([50, 60]), np.array([False, False]), 10, fewest=2).all()

@@ -100,6 +100,20 @@ def test_words_for_missing_values_are_gaps_among_numbers_and_dates(tmp_path, wor
     assert frame["none"].cast(pl.Float64).fill_nan(None).to_list() == [None] * 3
 
 
+def test_spaces_around_numbers_do_not_make_them_text(tmp_path):
+    """As in the original file of the Adult census."""
+    lines = ["age,hours,gain,zip,job,id", "39, 40, 1.5, 01234, none, 1", "50, NA , -2, 99999, 7, 2", "38,,3e2, 8, , 3"]
+    frame = read_frame(text_file(tmp_path, "\n".join(lines)), text=["id"])
+    assert frame.to_dict(as_series=False) == {
+        "age": [39, 50, 38],
+        "hours": [40, None, None],
+        "gain": [1.5, -2.0, 300.0],
+        "zip": [" 01234", " 99999", " 8"],  # ids
+        "job": [" none", " 7", " "],
+        "id": [" 1", " 2", " 3"],
+    }
+
+
 @pytest.mark.parametrize("word", ["NA", "N/A", "null", "."])
 def test_words_for_missing_values_stay_in_text(tmp_path, word):
     path = text_file(tmp_path, f"country,ward,code,asked\nDE,007,1x,1\n{word},012,2,2\n{word},{word},{word},{word}\n")

@@ -175,6 +175,16 @@ def test_text_that_never_repeats_is_left_out():
     assert "no value occurs twice" in str(preprocessing)
 
 
+@pytest.mark.parametrize("clock", [dt.time(), dt.time(9, 30)])
+def test_dates_on_one_weekday_at_one_time_give_no_input_for_the_week_and_the_day(clock):
+    mondays = [dt.datetime.combine(dt.date(2020, 1, 6), clock) + dt.timedelta(weeks=week) for week in range(100)]
+    dates = fit_preprocessing(read({"seen": mondays})).others[0]
+    valued = dict(zip(dates.numbers.names, dates.numbers.valued, strict=True))
+    assert [name for name, is_valued in valued.items() if is_valued] == ["seen days", "seen year sin", "seen year cos"]
+    later = read({"seen": [mondays[0] + dt.timedelta(days=1, hours=5)]})  # as standardised rounding it was a million
+    assert np.abs(dates.encode(later.dates("seen"))).max() < 4
+
+
 def test_dates_are_places_on_a_line_and_on_circles():
     table = read({"day": [dt.date(1970, 1, 1), dt.date(1970, 7, 2), dt.date(1971, 1, 1)]})
     dates = fit_preprocessing(table).others[0]

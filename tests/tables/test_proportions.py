@@ -143,6 +143,8 @@ def test_counts_that_are_none(row, message):
         (["7"], [7], r"Ids are text .* but integers in proportions \(7\)"),
         (["7", "8"], ["007", "008"], r"bag '7' is missing \(and 1 more\)\. .*'007', which differs by leading zeros"),
         (["Ulm"], ["ulm "], r"'ulm ', which differs by spaces or capital letters"),
+        (["Ward 1"], ["Ward  1"], r"'Ward  1', which differs by spaces or capital letters"),
+        ([True], ["True"], r"Ids are booleans with the instances \(True\) but text in proportions"),
         (["Z\u00fcrich"], ["Zu\u0308rich"], r"'Zu\u0308rich', which differs by how accents .* normalise both"),
         (["ward-one"], ["ward_one"], r"Did you mean 'ward_one'\?"),
         ([1], [2], r"bag 1 is missing\. Add its row"),

@@ -149,9 +149,10 @@ def check_proportion_values(proportions: Tensor, bag_names: Sequence[object] | N
         elif total == "0":
             fix = "For a bag with unknown proportions, make the whole row NaN."
         else:
+            wrong = "a missing class" if sums[bag] < 1 else "a column that is no class"
             fix = (
                 "Divide each row by its sum, as counts=True (--counts on the command line) does, if these are rounded "
-                "shares; otherwise look for a missing class."
+                f"shares; otherwise look for {wrong}."
             )
         raise ValueError(f"proportions must sum to 1 in every bag, but bag {name} sums to {total}. {fix}")
 

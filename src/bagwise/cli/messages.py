@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import reprlib
 import shlex
 import signal
@@ -178,4 +179,5 @@ def command_line() -> str:
 
 
 def _one_line(message: str) -> str:
-    return " ".join(message.split())
+    # names in it keep their spaces: two of them may be all that is wrong
+    return re.sub(r"\s*[\r\n]\s*", " ", message.strip())

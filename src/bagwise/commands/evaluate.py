@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ def evaluate_file(model: Path, table: Path, label: str, *, progress: Progress) -
     if label in predictor.classifier.preprocessing_.names:
         raise ValueError(
             f"column {label!r} is an input of this model, so it cannot be judged by it. "
-            f"Fit the model anew with --ignore {label}."
+            f"Fit the model anew with --ignore {shlex.quote(label)}."
         )
     parts = [
         (class_numbers(frame[label].to_list(), names, label), probabilities)

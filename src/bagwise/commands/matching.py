@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,8 +156,10 @@ def _check_no_total(table: ProportionTable, path: Path) -> None:
     halves = np.isclose(2 * values, values.sum(axis=1, keepdims=True)).all(axis=0) & (values > 0).all(axis=0)
     if halves.any():
         total = table.classes[int(np.flatnonzero(halves)[0])]
-        others = ",".join(str(label) for label in table.classes if label != total)
+        others = [str(label) for label in table.classes if label != total]
+        # a name with a comma cannot be told from two
+        named = "" if "," in "".join(others) else f", or name the classes: --classes {shlex.quote(','.join(others))}"
         raise ValueError(
             f"{path}: column {total!r} is the sum of the other columns in every bag, so it can hardly be a class. "
-            f"Drop it, or name the classes: --classes {others}."
+            f"Drop it{named}."
         )

@@ -86,7 +86,7 @@ class Understanding:
         lines = [
             f"{self.rows:,} rows in {self.bags:,} bags of {sizes}, by column {self.bag_column!r}{unknown}",
             f"{len(self.classes)} classes: " + ", ".join(f"{name} {share:.1%}" for name, share in self.classes.items()),
-            f"{len(self.columns)} columns as inputs:",
+            f"{len(self.columns)} columns as inputs:" if len(self.columns) > 1 else "1 column as input:",
             *(f"  {column.name:<{wide}}  {column.kind:<9}  {column.treatment}" for column in self.columns),
             *self.reading,
             *(f"warning: {warning}" for warning in self.warnings),

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import narwhals as nw
 import numpy as np
 from scipy import sparse
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, indexable
+from sklearn.utils.validation import _num_samples
 
 from bagwise.bags.data import number_bags
 from bagwise.bags.setting_checks import check_count
@@ -101,9 +102,14 @@ def permutation_importance(
     check_count("repeats", repeats)
     check_count("most_rows", most_rows)
     started = time.perf_counter()
+    X = indexable(X)[0]  # some sparse matrices have no rows to take
     bag_index, names = number_bags(bags)
+    check_one_per_instance("bags", len(bag_index), _num_samples(X))
     # as counts: what sums to 1 stays as it is
-    _, shares = read_shares(proportions, names, np.bincount(bag_index), counts=True, noise=None)
+    likely_column = getattr(bags, "name", None)
+    _, shares = read_shares(
+        proportions, names, np.bincount(bag_index), counts=True, noise=None, likely_column=likely_column
+    )
 
     rng = np.random.default_rng(seed)
     chosen = _sample(bag_index, ~np.isnan(shares[:, 0]), most_rows, rng)

@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, indexable
+from sklearn.utils.validation import _num_samples
 
 from bagwise.bags import Memberships
 from bagwise.bags.data import number_bags
 from bagwise.bags.setting_checks import check_choice
+from bagwise.bags.validation import check_one_per_instance
 from bagwise.model_selection.accuracy import AccuracyEstimate, estimate_accuracy
 from bagwise.model_selection.identifiability import BagWarning
 from bagwise.model_selection.scores import SCORES, Score
@@ -129,10 +131,15 @@ def cross_validate(
         raise TypeError(
             "bags that overlap are split as copies: pass X[memberships.rows] as X and memberships.bag_ids as bags."
         )
+    X = indexable(X)[0]  # some sparse matrices have no rows to take
     bag_index, names = number_bags(bags)
+    check_one_per_instance("bags", len(bag_index), _num_samples(X))
     noise = getattr(estimator, "proportion_noise", None)
     counts = noise is None or getattr(estimator, "counts", True)  # without noise, what sums to 1 stays as it is
-    table, shares = read_shares(proportions, names, np.bincount(bag_index), counts=counts, noise=noise)
+    likely_column = getattr(bags, "name", None)
+    table, shares = read_shares(
+        proportions, names, np.bincount(bag_index), counts=counts, noise=noise, likely_column=likely_column
+    )
 
     probability_sum = np.zeros((len(bag_index), len(table.classes)))
     times_tested = np.zeros(len(bag_index), dtype=np.int64)

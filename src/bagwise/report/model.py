@@ -90,6 +90,8 @@ def write_model_report(
     bins = calibration(judged)
     sureness = confidence(described.probabilities[rows])
     flatters = accuracy is None and classifier.method != "probe"  # a probe chooses by other bags
+    fitted_on = classifier.bag_report_
+    sizes = fitted_on["size"]
     has_labels = described.all_rows == described.all_bags  # the proportions of a single row are its label
     script, script_hash = read_script("model.js")
     values = {
@@ -97,10 +99,10 @@ def write_model_report(
         "headline": words.headline(described.all_rows, described.all_bags, len(labels), held_out, trained_on),
         "warnings": [text[:1].upper() + text[1:] for text in found.warnings],
         "described": described,
-        "sizes": compared.sizes,
-        "median_size": int(np.median(compared.sizes)),
+        "sizes": sizes,
+        "median_size": int(np.median(sizes)),
         "has_noise": classifier.proportion_noise is not None,
-        "num_unknown": int(np.isnan(described.shares[:, 0]).sum()),
+        "num_unknown": int(np.isnan(fitted_on[f"known {labels[0]}"]).sum()),
         "labels": labels,
         "fits": [("held out", held_out), ("trained on", trained_on)],
         "has_held_out": held_out is not None,

@@ -109,6 +109,8 @@ def was_held_out(classifier: ProportionClassifier, names: Sequence[Hashable]) ->
     """Return which of the bags `fit` held out, `[bags]`."""
     report = classifier.bag_report_
     held_out = dict(zip(report["bag"], report["held_out"], strict=True))
+    # a model that was saved has kept ids that are neither text nor numbers, such as dates, as text
+    names = [name if isinstance(name, str | int | float) or name in held_out else str(name) for name in names]
     if unknown := [name for name in names if name not in held_out]:
         raise ValueError(
             f"a report is about the bags that the model was fitted on, but bag {unknown[0]!r} is none of them. Leave "
@@ -120,13 +122,18 @@ def was_held_out(classifier: ProportionClassifier, names: Sequence[Hashable]) ->
 def draw_bags(sizes: np.ndarray, held_out: np.ndarray, most_rows: int, *, fewest: int = 1, seed: int = 0) -> np.ndarray:
     """Return which bags to describe, `[bags]`: held-out ones first, since the honest numbers rest on them.
 
-    At least `fewest` are drawn, which may have more rows than `most_rows`.
+    A bag that is too large for what is left is passed over, and the next one has its turn. At least `fewest` are
+    drawn, which may have more rows than `most_rows`.
     """
     order = np.lexsort([np.random.default_rng(seed).permutation(len(sizes)), ~held_out])
-    fits = np.cumsum(sizes[order]) <= most_rows
-    fits[:fewest] = True
     kept = np.zeros(len(sizes), dtype=bool)
-    kept[order[fits]] = True
+    room = most_rows
+    for bag, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        if size <= room:
+            kept[bag] = True
+            room -= size
+    if kept.sum() < fewest:
+        kept[order[:fewest]] = True
     return kept
 
 

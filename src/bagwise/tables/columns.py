@@ -207,12 +207,17 @@ def fit_dates(name: str, dates: np.ndarray, with_time: bool) -> Dates:
 
 def expand_dates(dates: np.ndarray, with_time: bool) -> np.ndarray:
     """Return days since 1970 and points on the circles of the year, the week and the day, `[rows, 5 or 7]`."""
-    missing = np.isnat(dates)
-    days = np.where(missing, np.nan, dates.astype("datetime64[s]").astype(np.int64) / _SECONDS_PER_DAY)
-    starts = dates.astype("datetime64[Y]").astype("datetime64[D]").astype(np.int64)
-    turns = [(days - starts) / 365.25, days / 7, days] if with_time else [(days - starts) / 365.25, days / 7]
+    seconds = dates.astype("datetime64[s]").astype(np.int64)
+    starts = dates.astype("datetime64[Y]").astype("datetime64[s]").astype(np.int64)
+    # remainders of whole seconds are exact: where all dates fall on one weekday or at one time, rounding would make
+    # these places differ by 1e-12, and standardised that is an input
+    turns = [(seconds - starts) / (365.25 * _SECONDS_PER_DAY)]
+    turns += [seconds % period / period for period in (7 * _SECONDS_PER_DAY, _SECONDS_PER_DAY)[: 1 + with_time]]
     angles = [2 * np.pi * turn for turn in turns]
-    return np.stack([days, *(wave for angle in angles for wave in (np.sin(angle), np.cos(angle)))], axis=1)
+    waves = [wave for angle in angles for wave in (np.sin(angle), np.cos(angle))]
+    values = np.stack([seconds / _SECONDS_PER_DAY, *waves], axis=1)
+    values[np.isnat(dates)] = np.nan
+    return values
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ def read_csv(path: Path, text: Collection[str]) -> CsvTable:
                 "Rename one."
             )
     frame = _without_missing_words(frame, path, options, text)
+    if not options["decimal_comma"]:
+        frame = _with_spaced_numbers(frame, text)
     frame, unsure_dates = _with_dates(frame, path, options)
     whole = [name for name, dtype in frame.schema.items() if dtype.is_integer() or name in text]
     if whole:
@@ -112,6 +114,27 @@ def _without_missing_words(
     gaps = pl.read_csv(path, **options, **_ALL_ROWS, columns=worded, null_values=MISSING_WORDS)
     no_text = [name for name in worded if gaps[name].dtype != pl.String or gaps[name].null_count() == gaps.height]
     return frame.with_columns(gaps.select(no_text))
+
+
+def _with_spaced_numbers(frame: pl.DataFrame, text: Collection[str]) -> pl.DataFrame:
+    """Return the frame with numbers in place of their text in columns that have spaces around them, as in `39, 13`."""
+    import polars as pl
+
+    for name, kind in frame.schema.items():
+        if kind != pl.String or name in text:
+            continue
+        words = frame[name].str.strip_chars()
+        if (words == frame[name]).all():
+            continue
+        words = words.replace([*MISSING_WORDS, ""], None)
+        if words.null_count() == len(words) or words.str.contains(r"^[+-]?0[0-9]").any():
+            continue
+        for dtype in (pl.Int64, pl.Float64):
+            numbers = words.cast(dtype, strict=False)
+            if numbers.null_count() == words.null_count():
+                frame = frame.with_columns(numbers)
+                break
+    return frame
 
 
 def _with_dates(frame: pl.DataFrame, path: Path, options: Mapping[str, Any]) -> tuple[pl.DataFrame, list[str]]:

@@ -73,9 +73,9 @@ def read_frame(path: str | os.PathLike[str], *, text: Collection[str] = ()) -> p
 def read_csv_table(path: str | os.PathLike[str], *, text: Collection[str] = ()) -> CsvTable:
     """Read a CSV file, and tell what is not sure of it.
 
-    Numbers, dates, times and booleans are recognised, also beside words such as NA for missing ones; a column of whole
-    numbers where one has a leading zero stays text, since it holds ids. The columns may have semicolons between them,
-    and numbers decimal commas then, or tabs.
+    Numbers, dates, times and booleans are recognised, also beside words such as NA for missing ones, and numbers with
+    spaces around them; a column of whole numbers where one has a leading zero stays text, since it holds ids. The
+    columns may have semicolons between them, and numbers decimal commas then, or tabs.
 
     Args:
         path: of the file.

@@ -298,7 +298,7 @@ def _likely_cause(bag: Hashable, known: Sequence[Hashable]) -> str:
                 return f"Proportions have {name!r}, which {DIFFERS_IN_FORM}"
             if name.lstrip("0") == bag.lstrip("0"):
                 return f"Proportions have {name!r}, which differs by leading zeros: read both ids as text, unchanged."
-            if name.strip().casefold() == bag.strip().casefold():
+            if name.casefold().split() == bag.casefold().split():
                 return f"Proportions have {name!r}, which differs by spaces or capital letters: make them equal."
         # the nearest number is another bag, not a slip of the pen
         is_number = _NUMBER.fullmatch(bag) is not None
@@ -316,4 +316,6 @@ def _point_zero(decimal_side: str, decimal: Hashable, whole_side: str, whole: Ha
 
 
 def _type_name(bag: Hashable) -> str:
+    if isinstance(bag, bool):
+        return "booleans"
     return "text" if isinstance(bag, str) else "integers" if isinstance(bag, int) else f"{type(bag).__name__}s"

@@ -60,4 +60,19 @@ def clean_shares(
     """
     if noise is None or noise.scale == 0:
         return shares_of(table, rows, names, counts)
+    if not counts:
+        _check_not_counts(rows, sizes, noise)
     return nearest_proportions(rows if counts else rows * sizes[:, None], sizes, noise, names)
+
+
+def _check_not_counts(rows: np.ndarray, sizes: np.ndarray, noise: ProportionNoise) -> None:
+    """Raise where noisy shares are counts that nobody declared: all together add up to the instances, not the bags."""
+    known = ~np.isnan(rows).any(axis=1)
+    total, num_bags, num_instances = rows[known].sum(), int(known.sum()), int(sizes[known].sum())
+    deviation = np.sqrt(rows.shape[1] * noise.count_variance * (1 / np.square(sizes[known], dtype=np.float64)).sum())
+    if abs(total - num_instances) < abs(total - num_bags) and abs(total - num_bags) > 4 * deviation:
+        raise ValueError(
+            f"proportions must sum to 1 in every bag but for the noise, but those of {num_bags} bags with "
+            f"{num_instances} instances sum to {total:g}. If these are counts, pass counts=True (--counts on the "
+            "command line)."
+        )
