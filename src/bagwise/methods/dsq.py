@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,8 +15,10 @@ from bagwise.bags.layout import BagLayout
 class DSQ:
     """Estimate the squared error of the instances from pairs of bags: `functional.debiased_squares`.
 
-    Only for bags drawn at random from one population, several to a batch.
+    Only for bags drawn at random from one population, several to a batch: one alone has nothing to be debiased by.
     """
+
+    compares_bags: ClassVar[bool] = True
 
     def loss(self, logits: Tensor, layout: BagLayout, proportions: Tensor) -> Tensor:
         """Return `functional.debiased_squares` of each bag, `[bags]`."""
