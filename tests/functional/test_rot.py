@@ -189,6 +189,23 @@ class TestEdgeCases:
         values.sum().backward()
         assert not logits.grad.isnan().any()
 
+    @pytest.mark.parametrize("gradient", ["envelope", "unrolled"])
+    @pytest.mark.parametrize("z", [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    @pytest.mark.parametrize("instances", [1, 3])
+    def test_a_bag_that_rules_out_all_of_its_classes_in_every_instance_costs_infinity(self, gradient, instances, z):
+        inf = math.inf
+        logits = torch.tensor([[-inf, -inf, 1.0]] * instances + [[0.0, 1.0, 0.0]], requires_grad=True)
+        bag_index = torch.tensor([0] * instances + [1])
+        proportions = torch.tensor([z, [0.5, 0.5, 0.0]])
+        values = BF.rot(logits, bag_index, proportions, gradient=gradient, reduction="none")
+        assert values[0] == inf
+        assert values[1].isfinite()
+        values.sum().backward()
+        assert logits.grad.isfinite().all()
+        plan = BF.apportion(logits.detach(), bag_index, proportions)
+        torch.testing.assert_close(plan.labels[0], proportions[0])
+        assert plan.labels.isfinite().all()
+
     def test_a_class_that_no_instance_can_take_costs_what_is_left_of_the_kl(self):
         logits = torch.zeros(4, 3, dtype=torch.float64)
         logits[:, 2] = -torch.inf

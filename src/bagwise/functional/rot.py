@@ -131,7 +131,8 @@ def _unrolled(inputs: Inputs, alpha: float, epsilon: float, iterations: int) -> 
     scores = inputs.logits.log_softmax(dim=1) / epsilon  # [instances, K]
     possible = segment_max((scores > -torch.inf).to(z.dtype), layout) > 0
     support = (z > 0) & possible
-    support = support | ~support.any(dim=1, keepdim=True)
+    support = torch.where(support.any(dim=1, keepdim=True), support, z > 0)  # as in `build_problem`
+    support = support | ~support.any(dim=1, keepdim=True)  # unknown: any valid row will do
     allowed = expand(support, layout)
     hopeless = (torch.where(allowed, scores, -torch.inf) == -torch.inf).all(dim=1, keepdim=True)
     # finite stand-ins where a score is not used: -inf would turn into NaN on the way back
