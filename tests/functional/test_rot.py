@@ -206,6 +206,14 @@ class TestEdgeCases:
         torch.testing.assert_close(plan.labels[0], proportions[0])
         assert plan.labels.isfinite().all()
 
+    @pytest.mark.parametrize("gradient", ["envelope", "unrolled"])
+    def test_an_unknown_bag_may_rule_out_a_class(self, gradient):
+        logits = torch.tensor([[-math.inf, 0.0, 0.0], [-math.inf, 1.0, 0.0], [0.0, 1.0, 2.0]], requires_grad=True)
+        proportions = torch.tensor([[math.nan] * 3, [0.2, 0.3, 0.5]])
+        BF.rot(logits, torch.tensor([0, 0, 1]), proportions, gradient=gradient).backward()
+        assert (logits.grad[:2] == 0).all()
+        assert logits.grad.isfinite().all()
+
     def test_a_class_that_no_instance_can_take_costs_what_is_left_of_the_kl(self):
         logits = torch.zeros(4, 3, dtype=torch.float64)
         logits[:, 2] = -torch.inf
