@@ -141,6 +141,12 @@ def test_every_stress_problem_converges(seed, n, num_classes, alpha, epsilon, sc
     assert (plan.labels[:, z[0] == 0] == 0).all()
 
 
+def test_many_classes_with_sure_logits_converge_at_small_alpha_and_epsilon():
+    for seed in range(4):
+        logits, bag_index, z = one_bag(30, 40, seed, scale=300, zeros=12)
+        assert BF.apportion(logits, bag_index, z, alpha=0.01, epsilon=0.01).converged.all()
+
+
 def test_rot_over_alpha_tends_to_the_transport_lp():
     """First alpha, then epsilon go to zero: the proportions become hard, the labels too."""
     logits, bag_index, _ = one_bag(8, 3, seed=5)
