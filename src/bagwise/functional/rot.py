@@ -137,7 +137,7 @@ def _unrolled(inputs: Inputs, alpha: float, epsilon: float, iterations: int) -> 
     hopeless = (torch.where(allowed, scores, -torch.inf) == -torch.inf).all(dim=1, keepdim=True)
     # finite stand-ins where a score is not used: -inf would turn into NaN on the way back
     scores = torch.where(allowed & ~hopeless, scores, 0)
-    outside = torch.where(allowed, 0.0, -torch.inf)
+    outside = torch.where(allowed, 0.0, -torch.inf).to(scores.dtype)  # it would be torch's default
 
     tau = 1 / (1 + alpha * epsilon / (1 - alpha))
     log_z = torch.where(support & (z > 0), torch.where(z > 0, z, 1).log(), 0)
