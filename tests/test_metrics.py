@@ -26,6 +26,12 @@ def test_instance_metrics_agree_with_sklearn(seed):
     assert got["log_loss"] == pytest.approx(sklearn_log_loss(labels, probabilities, labels=range(4)))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_may_be_integers_of_any_type(dtype):
+    logits, labels = random_case(0)
+    assert metrics.instance_metrics(logits, labels.to(dtype)) == metrics.instance_metrics(logits, labels)
+
+
 def test_balanced_accuracy_counts_only_classes_that_occur():
     logits = torch.eye(3)[[0, 0, 1, 2]]
     assert metrics.balanced_accuracy(logits, torch.tensor([0, 0, 0, 1])).item() == pytest.approx(1 / 3)

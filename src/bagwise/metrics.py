@@ -21,7 +21,7 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def balanced_accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over the classes that occur in `labels` of the share of their instances that are found (recall)."""
-    num_classes = logits.shape[1]
+    num_classes, labels = logits.shape[1], labels.long()  # torch takes no other type of integer everywhere
     right = (logits.argmax(dim=1) == labels).double()
     found = right.new_zeros(num_classes).index_add(0, labels, right)
     total = right.new_zeros(num_classes).index_add(0, labels, torch.ones_like(right))
@@ -30,7 +30,7 @@ def balanced_accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def log_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy, in nats, between the labels and the predicted probabilities."""
-    return torch.nn.functional.cross_entropy(logits.double(), labels)
+    return torch.nn.functional.cross_entropy(logits.double(), labels.long())
 
 
 def calibration_error(logits: Tensor, labels: Tensor, bins: int = 15) -> Tensor:

@@ -85,6 +85,12 @@ def test_clusters_hold_what_is_alike():
     assert clustered_bags(dataset, labels, 2, 10, seed=0, features=points).num_bags == 12
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_labels_may_be_integers_of_any_type(dtype):
+    bags = uniform_bags(INSTANCES, np.asarray(LABELS).astype(dtype), K, 16, 0)
+    torch.testing.assert_close(bags.proportions, uniform_bags(INSTANCES, LABELS, K, 16, 0).proportions)
+
+
 def test_a_column_makes_the_bags():
     column = np.array(["north", "south", "west"])[np.arange(N) % 3]
     bags = bags_by_column(INSTANCES, LABELS, column, K)

@@ -1,4 +1,7 @@
+import datetime as dt
+
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -119,6 +122,26 @@ def test_what_is_wrong_is_named(arguments, message):
 def test_bag_ids_that_are_none(bag_ids, message):
     with pytest.raises(TypeError, match=message):
         Bags(torch.zeros(3, 2), bag_ids, HALVES)
+
+
+@pytest.mark.parametrize("kind", ["object", "string", "Int64", "datetime64[ns]"])
+def test_a_missing_id_is_missing_however_pandas_writes_it(kind):
+    value = {"Int64": 1, "datetime64[ns]": "2020-01-01"}.get(kind, "a")
+    with pytest.raises(ValueError, match="some ids are missing"):
+        Bags(torch.zeros(3, 2), pd.Series([value, None, value], dtype=kind), HALVES)
+
+
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_dates_are_dates_in_any_unit(unit):
+    days = pd.to_datetime(["2020-01-02", "2020-01-01"])
+    bags = Bags(torch.zeros(2, 1), days.to_series().astype(f"datetime64[{unit}]"), dict(zip(days, HALVES, strict=True)))
+    assert bags.bag_names == (dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 2))
+    assert bags.layout.bag_index.tolist() == [1, 0]
+
+
+def test_nanoseconds_that_differ_are_two_bags():
+    moments = np.array(["2020-01-01T00:00:00.000000001", "2020-01-01T00:00:00.000000002"], dtype="datetime64[ns]")
+    assert Bags(torch.zeros(2, 1), moments, HALVES).num_bags == 2
 
 
 def test_instances_must_be_indexable():

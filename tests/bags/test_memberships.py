@@ -17,6 +17,13 @@ def test_instances_are_pointed_to_in_the_order_of_the_pairs():
     assert (repeated[0] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32"])  # the last is what polars numbers rows with
+def test_rows_may_be_integers_of_any_type(dtype):
+    instances = torch.arange(3.0)[:, None]
+    repeated = Memberships(np.array([2, 0, 1], dtype=dtype), ["a", "b", "a"]).repeated(instances)
+    torch.testing.assert_close(repeated.__getitems__([0, 1, 2]), instances[[2, 0, 1]])
+
+
 def test_datasets_are_pointed_to_as_well():
     class Squares:
         def __len__(self):

@@ -72,9 +72,11 @@ def test_long_rows_are_cut_in_messages():
         check_proportion_values(values)
 
 
-def test_any_integer_type_will_do_as_an_index():
-    check_bag_index(torch.tensor([0, 1], dtype=torch.int32), 2)
-    BF.bag_kl(LOGITS, BAGS.to(torch.uint8), PROPORTIONS)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64])
+def test_any_integer_type_will_do_as_an_index(dtype):
+    check_bag_index(torch.tensor([0, 1], dtype=dtype), 2)
+    expected = BF.bag_kl(LOGITS, BAGS, PROPORTIONS)
+    torch.testing.assert_close(BF.bag_kl(LOGITS, BAGS.to(dtype), PROPORTIONS), expected)
 
 
 def test_unknown_divergence_suggests_the_nearest():

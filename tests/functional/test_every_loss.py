@@ -228,6 +228,16 @@ def test_a_layout_gives_the_same_as_the_index_it_was_built_from(name):
 
 
 @every_loss
+def test_the_loss_has_the_type_of_the_logits_whatever_torchs_default_is(name):
+    torch.set_default_dtype(torch.float64)
+    try:
+        logits, proportions = torch.zeros(2, 3, dtype=torch.float32), torch.tensor([[0.2, 0.3, 0.5]])
+        assert compute(name, logits, torch.tensor([0, 0]), proportions, "mean").dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@every_loss
 def test_no_bags_at_all(name):
     logits = torch.zeros(0, 3, requires_grad=True)
     loss = compute(name, logits, torch.zeros(0, dtype=torch.long), torch.zeros(0, 3), "mean")

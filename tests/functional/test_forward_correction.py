@@ -44,3 +44,14 @@ def test_a_bag_alone_teaches_nothing(problem):
     every_class = torch.full((1, logits.shape[1]), 1 / logits.shape[1], dtype=torch.float64)
     value = BF.forward_correction(logits, bag_index, every_class)
     torch.testing.assert_close(value, torch.zeros_like(value))
+
+
+def test_an_instance_that_rules_out_its_bag_costs_infinity_and_poisons_no_gradient():
+    inf = float("inf")
+    logits = torch.tensor([[0.0, -inf, 0.0], [-inf, 0.0, 0.0]], requires_grad=True)
+    values = BF.forward_correction(
+        logits, torch.tensor([0, 1]), torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.5, 0.5]]), reduction="none"
+    )
+    assert values.isposinf().tolist() == [True, False]
+    values.sum().backward()
+    assert logits.grad.isfinite().all()

@@ -141,6 +141,12 @@ def test_every_stress_problem_converges(seed, n, num_classes, alpha, epsilon, sc
     assert (plan.labels[:, z[0] == 0] == 0).all()
 
 
+def test_many_classes_with_sure_logits_converge_at_small_alpha_and_epsilon():
+    for seed in range(4):
+        logits, bag_index, z = one_bag(30, 40, seed, scale=300, zeros=12)
+        assert BF.apportion(logits, bag_index, z, alpha=0.01, epsilon=0.01).converged.all()
+
+
 def test_rot_over_alpha_tends_to_the_transport_lp():
     """First alpha, then epsilon go to zero: the proportions become hard, the labels too."""
     logits, bag_index, _ = one_bag(8, 3, seed=5)
@@ -188,6 +194,31 @@ class TestEdgeCases:
         values[1].backward(retain_graph=True)
         values.sum().backward()
         assert not logits.grad.isnan().any()
+
+    @pytest.mark.parametrize("gradient", ["envelope", "unrolled"])
+    @pytest.mark.parametrize("z", [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    @pytest.mark.parametrize("instances", [1, 3])
+    def test_a_bag_that_rules_out_all_of_its_classes_in_every_instance_costs_infinity(self, gradient, instances, z):
+        inf = math.inf
+        logits = torch.tensor([[-inf, -inf, 1.0]] * instances + [[0.0, 1.0, 0.0]], requires_grad=True)
+        bag_index = torch.tensor([0] * instances + [1])
+        proportions = torch.tensor([z, [0.5, 0.5, 0.0]])
+        values = BF.rot(logits, bag_index, proportions, gradient=gradient, reduction="none")
+        assert values[0] == inf
+        assert values[1].isfinite()
+        values.sum().backward()
+        assert logits.grad.isfinite().all()
+        plan = BF.apportion(logits.detach(), bag_index, proportions)
+        torch.testing.assert_close(plan.labels[0], proportions[0])
+        assert plan.labels.isfinite().all()
+
+    @pytest.mark.parametrize("gradient", ["envelope", "unrolled"])
+    def test_an_unknown_bag_may_rule_out_a_class(self, gradient):
+        logits = torch.tensor([[-math.inf, 0.0, 0.0], [-math.inf, 1.0, 0.0], [0.0, 1.0, 2.0]], requires_grad=True)
+        proportions = torch.tensor([[math.nan] * 3, [0.2, 0.3, 0.5]])
+        BF.rot(logits, torch.tensor([0, 0, 1]), proportions, gradient=gradient).backward()
+        assert (logits.grad[:2] == 0).all()
+        assert logits.grad.isfinite().all()
 
     def test_a_class_that_no_instance_can_take_costs_what_is_left_of_the_kl(self):
         logits = torch.zeros(4, 3, dtype=torch.float64)

@@ -142,6 +142,17 @@ def test_a_network_simplex_that_gives_up_is_replaced(whole, monkeypatch):
     torch.testing.assert_close(plan.values, usual, rtol=0, atol=1e-9)
 
 
+def test_the_linear_program_takes_proportions_of_any_size(monkeypatch):
+    rng = np.random.default_rng(0)
+    z = torch.from_numpy(rng.dirichlet(np.full(30, 0.1), size=40))  # from 1e-30 to 1
+    logits, bag_index = torch.from_numpy(rng.normal(size=(280, 30))), torch.arange(280) // 7
+    usual = transport_lp(logits, bag_index, z, reduction="none")
+    monkeypatch.setattr(transport, "has_network_simplex", lambda: False)
+    plan = solve(logits, bag_index, z)
+    assert plan.optimal.all()
+    torch.testing.assert_close(plan.values, usual, rtol=0, atol=1e-6)
+
+
 def test_bags_with_whole_and_with_fractional_counts_in_one_block():
     logits, bag_index, z = bags_of_size(10, 4, bags=6)
     z[::2] = bags_of_size(10, 4, bags=6, seed=1, whole=False)[2][::2]

@@ -104,6 +104,17 @@ def test_rot_with_extreme_logits(rot_tile, scale, epsilon):
     torch.testing.assert_close(values.double(), exact.values, rtol=1e-5, atol=2e-6)
 
 
+def test_rot_of_single_instances_that_are_surer_than_float32_can_hold(rot_tile):
+    """S moves by thousands of powers of two, and x with it, all of it and not only its differences."""
+    logits = torch.tensor([[-1.5, -211.75], [70.4, -122.6], [524.4, -252.7]], requires_grad=True)
+    layout, proportions = BagLayout.from_sizes([1, 1, 1]), torch.tensor([[0.47, 0.53], [0.34, 0.66], [0.62, 0.38]])
+    values = fused_rot(logits, layout, proportions, 0.5, 0.1, "none")
+    (gradient,) = torch.autograd.grad(values.sum(), logits)
+    exact = solve_rot(prepare(logits.detach().double(), layout, proportions.double()), 0.5, 0.1)
+    torch.testing.assert_close(plan_of(logits.detach(), layout, gradient, 0.5), exact.labels, rtol=0, atol=1e-6)
+    torch.testing.assert_close(values.double(), exact.values, rtol=1e-5, atol=1e-6)
+
+
 def test_rot_where_the_likeliest_class_is_absent(rot_tile):
     """The other two differ by less than float32 can tell of their log-probabilities, -9999.7 and -10000."""
     logits = torch.tensor([[1e4, 0.3, 0.0], [1e4, -0.0001, 0.0004]], requires_grad=True)

@@ -131,7 +131,7 @@ def _checked(instances: Any, labels: Any, num_classes: int, bag_size: int) -> tu
     check_count("bag_size", bag_size)
     check_labels(labels, num_instances=len(instances), num_classes=num_classes)
     check_bag_fits(bag_size, len(labels))
-    return instances, labels.numpy()
+    return instances, labels.long().numpy()
 
 
 def _cut(instances: Instances, labels: np.ndarray, rows: np.ndarray, num_classes: int, bag_size: int) -> Bags:

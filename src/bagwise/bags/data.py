@@ -205,6 +205,8 @@ def number_bags(bag_ids: Any, bag_names: Sequence[Hashable] | None = None) -> tu
         ids = np.asarray(ids)  # a column of a data frame
     if isinstance(ids, np.ndarray) and ids.dtype != object:
         unique, index = np.unique(ids, return_inverse=True)
+        if unique.dtype == np.dtype("datetime64[ns]") and (unique == unique.astype("datetime64[us]")).all():
+            unique = unique.astype("datetime64[us]")  # Python has no nanoseconds: these would become bare integers
         found: list[Hashable] = unique.tolist()
     else:  # a list stays as it is: as an array, [1, "1"] would become two equal strings
         numbers: dict[Hashable, int] = {}
@@ -213,7 +215,7 @@ def number_bags(bag_ids: Any, bag_names: Sequence[Hashable] | None = None) -> tu
         except TypeError as error:
             raise TypeError(f"a bag id must be a single value, text or a number, but one is not ({error}).") from None
         found = list(numbers)
-    if any(bag is None or bag != bag for bag in found):  # NaN differs from itself
+    if any(_is_missing(bag) for bag in found):
         raise ValueError(
             "every instance must have a bag id, but some ids are missing (None or NaN). "
             "Drop those instances, or put them into a bag of their own with a row of NaN as proportions."
@@ -235,6 +237,13 @@ def number_bags(bag_ids: Any, bag_names: Sequence[Hashable] | None = None) -> tu
     number_of = {name: number for number, name in enumerate(names)}
     renumber = np.array([number_of[bag] for bag in found], dtype=np.int64)
     return renumber[index], tuple(names)
+
+
+def _is_missing(bag: Any) -> bool:
+    try:
+        return bag is None or bool(bag != bag)  # NaN differs from itself
+    except TypeError:  # pandas.NA will not say
+        return True
 
 
 def _check_one_order(proportions: Mapping[Hashable, Any]) -> None:

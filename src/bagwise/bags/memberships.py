@@ -47,6 +47,7 @@ class Memberships:
                 f"rows must hold one row number per membership, [{len(self.bag_ids)}] integers, but has shape "
                 f"{list(self.rows.shape)} and type {self.rows.dtype}. Ids in place of numbers go to Memberships.by_id."
             )
+        self.rows = self.rows.astype(np.int64)  # torch reads uint8 as a mask, and takes few other types as an index
         seen: set[tuple[int, Hashable]] = set()
         for pair in zip(self.rows.tolist(), self.bag_ids, strict=True):
             if pair in seen:

@@ -54,7 +54,7 @@ def check_bag_index(bag_index: Tensor, num_bags: int | None = None) -> None:
         raise TypeError(f"bag_index must hold integers, but got {bag_index.dtype}; call .long() on it.")
     if bag_index.numel() == 0:
         return
-    low, high = (int(v) for v in torch.aminmax(bag_index))
+    low, high = (int(v) for v in torch.aminmax(bag_index.long()))  # of uint32, say, torch cannot tell
     if low < 0:
         raise ValueError(f"bag_index must not be negative, but holds {low}; bags are numbered from 0.")
     if num_bags is not None and high >= num_bags:
@@ -212,7 +212,7 @@ def check_labels(labels: Tensor, *, num_instances: int, num_classes: int) -> Non
     check_one_per_instance("labels", len(labels), num_instances)
     if labels.numel() == 0:
         return
-    low, high = (int(v) for v in torch.aminmax(labels))
+    low, high = (int(v) for v in torch.aminmax(labels.long()))
     if low < 0 or high >= num_classes:
         raise ValueError(
             f"labels must lie between 0 and num_classes - 1 = {num_classes - 1}, but range from {low} "

@@ -26,7 +26,8 @@ def forward_correction(
     group is the batch, which the loader draws anew in every epoch. So **a bag's value depends on its company**, the
     other bags of the batch (with several processes: of this process's share). A bag that is alone, or among bags with
     the same proportions, teaches nothing; give it about as many bags a batch as there are classes, or more.
-    An instance whose prediction excludes every class of its bag (logits of -inf) makes the loss +inf.
+    An instance whose prediction excludes every class of its bag (logits of -inf) makes the loss +inf; its gradient
+    stays finite.
 
     Args:
         logits: `[instances, classes]`, unnormalised scores.
@@ -43,7 +44,9 @@ def forward_correction(
     z = torch.where(inputs.counted[:, None], inputs.proportions, 0)
     # a class that no bag holds says nothing; a bag without proportions must not make log 0 everywhere
     chances = torch.where(inputs.counted[:, None], z / z.sum(dim=0).clamp(min=torch.finfo(z.dtype).tiny), 1)  # T
-    log_f = inputs.logits.log_softmax(dim=1)
-    per_instance = -(log_f + expand(chances.log(), inputs.layout)).logsumexp(dim=1, keepdim=True)
+    scores = inputs.logits.log_softmax(dim=1) + expand(chances.log(), inputs.layout)
+    # the logarithm of nothing has no gradient but NaN
+    hopeless = (scores == -torch.inf).all(dim=1, keepdim=True)
+    per_instance = torch.where(hopeless, torch.inf, -torch.where(hopeless, 0, scores).logsumexp(dim=1, keepdim=True))
     values = (segment_sum(per_instance, inputs.layout) / inputs.layout.sizes.clamp(min=1)[:, None])[:, 0]
     return reduce_bags(values, inputs.counted, reduction)

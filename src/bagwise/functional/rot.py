@@ -130,13 +130,14 @@ def _unrolled(inputs: Inputs, alpha: float, epsilon: float, iterations: int) -> 
     sizes = layout.sizes.clamp(min=1)[:, None].to(z.dtype)
     scores = inputs.logits.log_softmax(dim=1) / epsilon  # [instances, K]
     possible = segment_max((scores > -torch.inf).to(z.dtype), layout) > 0
-    support = (z > 0) & possible
-    support = support | ~support.any(dim=1, keepdim=True)
+    wanted = (z > 0) | (z.sum(dim=1, keepdim=True) == 0)  # unknown: any valid row will do
+    support = wanted & possible
+    support = torch.where(support.any(dim=1, keepdim=True), support, wanted)  # as in `build_problem`
     allowed = expand(support, layout)
     hopeless = (torch.where(allowed, scores, -torch.inf) == -torch.inf).all(dim=1, keepdim=True)
     # finite stand-ins where a score is not used: -inf would turn into NaN on the way back
     scores = torch.where(allowed & ~hopeless, scores, 0)
-    outside = torch.where(allowed, 0.0, -torch.inf)
+    outside = torch.where(allowed, 0.0, -torch.inf).to(scores.dtype)  # it would be torch's default
 
     tau = 1 / (1 + alpha * epsilon / (1 - alpha))
     log_z = torch.where(support & (z > 0), torch.where(z > 0, z, 1).log(), 0)

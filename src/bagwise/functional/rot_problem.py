@@ -185,7 +185,8 @@ def build_problem(
         possible = scores > -torch.inf
         # A class that no instance can take leaves the dual at x_k = +inf; leaving it out is its exact limit.
         support = support & (chunks.total(possible.any(dim=1).to(z.dtype)) > 0)
-        support = support | ~support.any(dim=1, keepdim=True)  # no class is possible: the loss is +inf in any case
+        # where none is left the loss is +inf, and with the whole of z again every instance shows it below
+        support = torch.where(support.any(dim=1, keepdim=True), support, z > 0)
         # An instance that rules out every class of its bag costs +inf whatever the plan: treat it as undecided.
         allowed = chunks.spread(support)[:, None, :]
         hopeless = ~(allowed & possible).any(dim=2, keepdim=True)

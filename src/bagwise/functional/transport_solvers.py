@@ -117,9 +117,10 @@ def _highs(cost: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n, num_classes = cost.shape
     of_class = kron(np.ones((1, n)), eye_array(num_classes))
     of_instance = kron(eye_array(n), np.ones((1, num_classes)))
-    marginals = np.concatenate([mu, np.ones(n)])
+    # One equation follows from the others but for rounding, for which its presolve can call the problem infeasible.
+    equations, marginals = vstack([of_class, of_instance]).tocsr()[:-1], np.concatenate([mu, np.ones(n - 1)])
     scale = max(1.0, np.abs(cost).max())  # its tolerances are absolute
-    result = linprog(cost.ravel() / scale, A_eq=vstack([of_class, of_instance]), b_eq=marginals, method="highs-ds")
+    result = linprog(cost.ravel() / scale, A_eq=equations, b_eq=marginals, method="highs-ds")
     return result.x.reshape(n, num_classes), -scale * result.eqlin.marginals[:num_classes]
 
 

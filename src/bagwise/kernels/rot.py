@@ -221,7 +221,11 @@ def _log_domain_step(scores, inside, moving, x, log_nz, beta, gain):
     log_plan = tl.where(inside[:, :, None] & moving[:, None, :], shifted - log_partition[:, :, None], -INF)
     peak = tl.where(moving, tl.max(log_plan, axis=1), 0.0)
     log_m = peak + log2(tl.sum(exp2(log_plan - peak[:, None, :]), axis=1))
-    return tl.where(moving, x + gain * (log_nz - x / beta - log_m), 0.0)
+    x = tl.where(moving, x + gain * (log_nz - x / beta - log_m), 0.0)
+    # Only differences of x matter, and a step may move all of it by thousands: bring q back to about 1, where its
+    # exponentials are numbers. Without that the check sees NaN, takes it for done, and the last step leaves the anchor.
+    highest = tl.max(tl.where(moving, log_nz - x / beta, -INF), axis=1)
+    return tl.where(moving, x + beta * highest[:, None], 0.0)
 
 
 @triton.jit

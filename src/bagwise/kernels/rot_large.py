@@ -211,6 +211,9 @@ def _large_rot_kernel(
                 likeliest = _over_team(likeliest, box, bell, member, team, posts, True, SLAB, BLOCK_K)
                 peak = tl.where(moving, likeliest, 0.0)
                 posts += 1
+                # as in `rot`: only differences of x matter, and q must not vanish as a whole
+                level = tl.max(tl.where(moving, log_z - x / beta, -INF), axis=1)
+                x = tl.where(moving, x + beta * level[:, None], 0.0)
                 earlier = x + 0.0
                 momentum = 1.0
             mass = tl.zeros([1, CHUNK, BLOCK_K], dtype=tl.float32)  # summed over the rows once, for which threads wait
