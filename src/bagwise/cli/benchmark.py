@@ -46,7 +46,7 @@ def benchmark(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="demo (minutes on a laptop), fast or full (meant for two or eight minutes of one GPU a cell); "
+            help="demo (minutes on a laptop), fast or full (meant for two or ten minutes of one GPU a cell); "
             "by default demo for digits and adult, fast for the others; with --report-only all that have records."
         ),
     ] = None,

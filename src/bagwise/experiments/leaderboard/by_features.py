@@ -34,8 +34,8 @@ from bagwise.training.evaluation import Predictor
 
 # one strong view forward and backward, and the teacher on a weak view forward
 _PASSES_PER_EPOCH = 1 + FORWARD
-# The part of the budget for the first stage, pretraining or KL. The probe leaves the rest: one pretraining serves both.
-_FIRST_SHARE = 0.7
+# The part of the budget for the first stage. A probe leaves the rest: one pretraining serves both contenders.
+_PRETRAINING_SHARE, _KL_SHARE = 5 / 8, 0.7
 
 # How a record says what became of self-training; `report.leaderboard_words` counts them.
 KL_IS_KEPT = "KL is kept"
@@ -53,7 +53,7 @@ class ByProbe:
         """Pretrain where that is possible, then fit."""
         history, passes, body = [], 0.0, nn.Flatten()
         if (views := task.views.contrastive) is not None:
-            pretrained = pretrain_within(_FIRST_SHARE * task.budget, views, task, work, limit, announce)
+            pretrained = pretrain_within(_PRETRAINING_SHARE * task.budget, views, task, work, limit, announce)
             history, passes = pretrained.history, pretrained.passes + FORWARD
             body = split_head(pretrained.network)[0]
         announce("probe", 0)
@@ -90,7 +90,7 @@ class BySelfTraining:
     def _from_pretrained(
         self, views: RandomCrops, task: Task, work: Path, limit: TimeLimit, announce: Announce
     ) -> Attempt:
-        pretrained = pretrain_within(_FIRST_SHARE * task.budget, views, task, work, limit, announce)
+        pretrained = pretrain_within(_PRETRAINING_SHARE * task.budget, views, task, work, limit, announce)
         spent = pretrained.passes + FORWARD  # of the probe
         recipe, passes = _self_training_for(task.budget - spent, SELF_TRAINING, task)
         # named by all that decides its outcome, so that a preset that was changed finds nothing stale
@@ -122,9 +122,7 @@ class BySelfTraining:
     def _improve_kl(self, task: Task, work: Path, limit: TimeLimit, announce: Announce) -> Attempt:
         held_out = choose_held_out(task.bags, task.held_out, task.recipe.seed)
         training = task.bags.subset(np.flatnonzero(~held_out))
-        first = ByMethod("kl").run(
-            replace(task, bags=training, budget=_FIRST_SHARE * task.budget), work, limit, announce
-        )
+        first = ByMethod("kl").run(replace(task, bags=training, budget=_KL_SHARE * task.budget), work, limit, announce)
         by_kl = first.outcome
         spent = first.passes + 2 * FORWARD  # what both networks predict, to start from and to compare
         # its learning rate goes with the task's batches, however large a batch of whole bags had to be
