@@ -7,7 +7,7 @@
 #   bash benchmarks/on_gpu.sh sweep:cifar10:500      # the paper's grid for 500 seconds
 #   bash benchmarks/on_gpu.sh board:cifar10:500:--preset:full:--methods:self-training:--bag-sizes:128,1024   # leaderboard
 #   bash benchmarks/on_gpu.sh behind:sweep:cifar10:1500 collect:500   # in the background, over several calls
-#   bash benchmarks/on_gpu.sh pretrain:cifar10:240   # features without proportions, 240 epochs
+#   bash benchmarks/on_gpu.sh pretrain:cifar10       # features without proportions, which board: finds and goes on from
 #   bash benchmarks/on_gpu.sh cost                   # what an epoch of self-training takes, whatever the bag size
 #   bash benchmarks/on_gpu.sh train:cifar10:240:plain@1024,plain@128   # self-training from them, 240 epochs each
 #
@@ -87,8 +87,8 @@ collect() { # SECONDS: brings back what the parts behind have made so far, until
   nvidia-smi --query-gpu=power.draw,clocks.sm,memory.used --format=csv
 }
 
-pretrain() { # DATASET EPOCHS; smaller views in the first of them
-  timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" --epochs "$2" --small-size 24 \
+pretrain() { # DATASET; as the leaderboard's preset full does, or what that has left
+  timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" \
     --out "$SCRATCH/pretrained-$1" 2>&1 | tee "$OUT/pretrain-$1.log"
   cp "$SCRATCH/pretrained-$1"/{pretraining.json,weights-*} "$OUT/"
 }

@@ -1,13 +1,13 @@
 """Self-training, stage by stage: pretrain once, then try settings of the later stages from that checkpoint.
 
-    python benchmarks/self_training.py pretrain --data /tmp/cifar --dataset cifar10 --epochs 240 --out PRETRAINED
+    python benchmarks/self_training.py pretrain --data /tmp/cifar --dataset cifar10 --out PRETRAINED
     python benchmarks/self_training.py run --data /tmp/cifar --pretrained PRETRAINED --out RECORDS plain@128 sharp@128
     python benchmarks/self_training.py epoch-cost --record results/benchmarks/self_training_epoch.json
 
-`pretrain` writes the weights and the features of all images, in files of at most 14 MiB, and `pretraining.json`. Labels
-only score: a vote of the 20 nearest training images, and a linear classifier. `run` takes settings (see SETTINGS) and
-bag sizes, one after the other, and writes a record after each. `epoch-cost` measures how the time and the memory of an
-epoch depend on the bag size.
+`pretrain` does what `bagwise benchmark` does first, or takes what that has left, and writes the weights and the
+features of all images, in files of at most 14 MiB, and `pretraining.json`. Labels only score: a vote of the 20 nearest
+training images, and a linear classifier. `run` takes settings (see SETTINGS) and bag sizes, one after the other, and
+writes a record after each. `epoch-cost` measures how the time and the memory of an epoch depend on the bag size.
 """
 
 import argparse
@@ -22,14 +22,17 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from bagwise.bags import ImageAugment, uniform_bags
-from bagwise.bags.crops import RandomCrops
 from bagwise.bags.random_changes import RandomChanges
-from bagwise.experiments.datasets import MIRRORED_DATASETS, load_dataset
+from bagwise.experiments.leaderboard.data import load_benchmark_data
+from bagwise.experiments.leaderboard.presets import BenchmarkCell
+from bagwise.experiments.leaderboard.pretrained import pretrain_for
+from bagwise.experiments.leaderboard.running import make_task
 from bagwise.experiments.provenance import collect_provenance
+from bagwise.experiments.sweep import work_folder
+from bagwise.experiments.time_limit import TimeLimit
 from bagwise.networks import build_network, split_head
-from bagwise.self_training import Contrast, Labelling, pretrain, probabilities_by_probe, self_train
+from bagwise.self_training import Contrast, Labelling, probabilities_by_probe, self_train
 from bagwise.self_training.em import SELF_TRAINING
-from bagwise.self_training.pretraining import PRETRAINING
 from bagwise.training import Evaluator, Recipe, train
 from bagwise.training.evaluation import Predictor
 
@@ -55,14 +58,9 @@ SETTINGS = {
 
 
 def run_command(arguments):
-    dataset = load_dataset(arguments.dataset, arguments.data)
-    images, labels = dataset.train_images[: arguments.instances], dataset.train_labels[: arguments.instances]
-    test = dataset.test_images[: arguments.instances], dataset.test_labels[: arguments.instances]
-    flip = dataset.name in MIRRORED_DATASETS
-    shift = 4 if dataset.name.startswith("cifar") else 1
-    weak = ImageAugment(dataset.pixel_mean, dataset.pixel_std, shift=shift, flip=flip)
-    strong = RandomChanges(dataset.pixel_mean, dataset.pixel_std, shift=shift, flip=flip)
-    evaluator = Evaluator(*test, normalise=weak.normalise)
+    data = load_data(arguments)
+    weak = data.views.weak
+    evaluator = Evaluator(data.test, data.test_labels, normalise=weak.normalise)
     arguments.out.mkdir(parents=True, exist_ok=True)
     pretraining = json.loads((arguments.pretrained / "pretraining.json").read_text())
     for name in arguments.settings:
@@ -72,9 +70,9 @@ def run_command(arguments):
         recipe = replace(setting.recipe, seed=arguments.seed, **on_this_machine())
         if arguments.epochs:
             recipe = replace(recipe, epochs=arguments.epochs)
-        bags = uniform_bags(images, labels, dataset.num_classes, int(size), seed=arguments.seed)
-        truth = labels_in_order(images, labels, int(size), arguments.seed)
-        network = build_network(pretraining["network"], dataset.input_shape, dataset.num_classes, seed=arguments.seed)
+        bags = uniform_bags(data.train, data.train_labels, data.num_classes, int(size), seed=arguments.seed)
+        truth = labels_in_order(data, int(size), arguments.seed)
+        network = build_network(pretraining["network"], data.input_shape, data.num_classes, seed=arguments.seed)
         started = time.perf_counter()
         if setting.kl_epochs:
             start = start_from_kl(network, bags, weak, setting.kl_epochs, recipe)
@@ -96,7 +94,7 @@ def run_command(arguments):
             bags=bags,
             recipe=recipe,
             augment=weak,
-            strong_augment=strong,
+            strong_augment=data.views.strong,
             labelling=setting.labelling,
             start=start,
             evaluator=evaluator,
@@ -115,7 +113,7 @@ def run_command(arguments):
         sys.stdout.flush()
         record = {
             "provenance": asdict(collect_provenance()),
-            "dataset": dataset.name,
+            "dataset": data.name,
             "bag_size": int(size),
             "seed": arguments.seed,
             "name": name,
@@ -128,8 +126,14 @@ def run_command(arguments):
                 {k: round(v, 5) if isinstance(v, float) else v for k, v in entry.items()} for entry in result.history
             ],
         }
-        path = arguments.out / f"{dataset.name}-{key}-{size}-seed{arguments.seed}.json"
+        path = arguments.out / f"{data.name}-{key}-{size}-seed{arguments.seed}.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def load_data(arguments):
+    data, n = load_benchmark_data(arguments.dataset, arguments.data), arguments.instances
+    few = {name: getattr(data, name)[:n] for name in ("train", "train_labels", "test", "test_labels")}
+    return replace(data, **few)
 
 
 def on_this_machine():
@@ -139,10 +143,10 @@ def on_this_machine():
     return {"precision": "bf16-mixed", "compile": True, "channels_last": True}
 
 
-def labels_in_order(images, labels, size, seed):
+def labels_in_order(data, size, seed):
     """The labels of the training images in the order in which `uniform_bags` lays them out."""
-    numbers = uniform_bags(torch.arange(len(images)), labels, int(labels.max()) + 1, size, seed=seed).instances
-    return labels[numbers]
+    numbers = torch.arange(len(data.train))
+    return data.train_labels[uniform_bags(numbers, data.train_labels, data.num_classes, size, seed=seed).instances]
 
 
 def agreement(probabilities, truth):
@@ -190,71 +194,38 @@ def epoch_cost_command(arguments):
 
 
 def pretrain_command(arguments):
-    started = time.perf_counter()
+    data = load_data(arguments)
+    cell = BenchmarkCell(arguments.dataset, arguments.preset, "self-training", "uniform", 16, arguments.seed)
+    task = make_task(cell, data)  # no bag has a part in it
+    pretrained = pretrain_for(
+        task,
+        task.views.contrastive,
+        work_folder(arguments.records, cell),
+        TimeLimit(),
+        lambda what, passes: print(f"{what}: {passes:.0f} passes", flush=True),
+    )
     arguments.out.mkdir(parents=True, exist_ok=True)
-    dataset = load_dataset(arguments.dataset, arguments.data)
-    images = dataset.train_images[: arguments.instances]
-    flip = dataset.name in MIRRORED_DATASETS
-    views = RandomCrops(dataset.pixel_mean, dataset.pixel_std, size=arguments.size, flip=flip)
-    on_gpu = torch.cuda.is_available()
-    recipe = replace(
-        PRETRAINING,
-        epochs=arguments.epochs,
-        batch_instances=arguments.batch,
-        learning_rate=arguments.learning_rate,
-        weight_decay=arguments.weight_decay,
-        ema=arguments.momentum,
-        precision="bf16-mixed" if on_gpu or arguments.compile else "32-true",
-        compile=on_gpu or arguments.compile,
-        channels_last=True,
-    )
-    contrast = Contrast(temperature=arguments.temperature, small_share=arguments.small_share)
-    network = build_network(arguments.network, dataset.input_shape, dataset.num_classes, seed=0)
-    print(f"loaded {len(images)} images of {dataset.name} in {time.perf_counter() - started:.1f} s", flush=True)
-    started = time.perf_counter()
-
-    def look(entry):
-        if entry["epoch"] % arguments.every == 0 or entry["epoch"] <= 3:
-            so_far = time.perf_counter() - started
-            print(f"epoch {entry['epoch']:4d}, {so_far:6.1f} s: loss {entry['loss']:.4f}, {entry['seconds']:.2f} s")
-            sys.stdout.flush()
-        if entry["epoch"] % 50 == 0:  # should the time run out, something is there
-            save_weights(arguments.out, network)
-        return {}
-
-    result = pretrain(
-        network,
-        images,
-        augment=views,
-        small_augment=replace(views, size=arguments.small_size) if arguments.small_size else None,
-        contrast=contrast,
-        recipe=recipe,
-        after_epoch=look,
-        progress=False,
-    )
-    seconds = time.perf_counter() - started
-    save_weights(arguments.out, network)  # first: whatever fails after it, they are there
-    normalise = views.normalise
+    save_weights(arguments.out, pretrained.network)
     features = {
-        split: features_of(network, part, normalise)
-        for split, part in (("train", images), ("test", dataset.test_images[: arguments.instances]))
+        split: features_of(pretrained.network, images, task.normalised)
+        for split, images in (("train", data.train), ("test", data.test))
     }
     save_features(arguments.out, features)
-    labels = {"train": dataset.train_labels[: arguments.instances], "test": dataset.test_labels[: arguments.instances]}
+    labels = {"train": data.train_labels, "test": data.test_labels}
     scores = {"20-NN": neighbour_accuracy(features, labels), "linear": linear_accuracy(features, labels)}
-    print(f"{seconds:.1f} s in all; " + ", ".join(f"{name} {100 * score:.2f}" for name, score in scores.items()))
+    epoch_seconds = [round(entry["seconds"], 3) for entry in pretrained.history]
+    print(f"{sum(epoch_seconds):.1f} s; " + ", ".join(f"{name} {100 * score:.2f}" for name, score in scores.items()))
     record = {
         "provenance": asdict(collect_provenance()),
-        "dataset": dataset.name,
-        "instances": len(images),
-        "network": arguments.network,
-        "recipe": asdict(recipe),
-        "contrast": asdict(contrast),
-        "small_size": arguments.small_size,
-        "views": asdict(views),
-        "seconds": round(seconds, 1),
-        "epoch_seconds": [round(entry["seconds"], 3) for entry in result.history],
-        "loss": [round(entry["loss"], 4) for entry in result.history],
+        "dataset": data.name,
+        "instances": len(data.train),
+        "network": task.network,
+        "recipe": asdict(pretrained.recipe),
+        "contrast": asdict(Contrast()),
+        "views": asdict(task.views.contrastive),
+        "seconds": round(sum(epoch_seconds), 1),
+        "epoch_seconds": epoch_seconds,
+        "loss": [round(entry["loss"], 4) for entry in pretrained.history],
         "scores": scores,
     }
     (arguments.out / "pretraining.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -331,23 +302,14 @@ def linear_accuracy(features, labels, steps=500):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("pretrain", help="contrastive pretraining; writes weights and features")
+    command = commands.add_parser("pretrain", help="as `bagwise benchmark` does; writes weights and features")
     command.set_defaults(run=pretrain_command)
     command.add_argument("--data", type=Path, help="folder of the official files")
     command.add_argument("--dataset", default="cifar10")
     command.add_argument("--instances", type=int, help="only the first so many images of each split")
-    command.add_argument("--network", default="resnet18")
-    command.add_argument("--epochs", type=int, default=240)
-    command.add_argument("--batch", type=int, default=512)
-    command.add_argument("--learning-rate", type=float, default=PRETRAINING.learning_rate)
-    command.add_argument("--weight-decay", type=float, default=PRETRAINING.weight_decay)
-    command.add_argument("--momentum", type=float, default=PRETRAINING.ema, help="decay of the teacher's weights")
-    command.add_argument("--temperature", type=float, default=Contrast().temperature)
-    command.add_argument("--size", type=int, help="side of the views; by default that of the images")
-    command.add_argument("--small-size", type=int, help="side of the views of the first epochs")
-    command.add_argument("--small-share", type=float, default=Contrast().small_share, help="share of those epochs")
-    command.add_argument("--compile", action="store_true", help="also on a CPU, where it is for trying things out")
-    command.add_argument("--every", type=int, default=10, help="epochs between printed lines")
+    command.add_argument("--preset", default="full", help="of the leaderboard")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--records", type=Path, default=Path("results"), help="where `bagwise benchmark` works")
     command.add_argument("--out", type=Path, required=True)
     command = commands.add_parser("run", help="self-training from a pretrained network, by settings")
     command.set_defaults(run=run_command)

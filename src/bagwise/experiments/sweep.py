@@ -88,11 +88,12 @@ def _left_to_do(cells: Sequence[CellType], out: Path) -> list[CellType]:
     """Return the missing cells, after clearing what a kill between a record and its clean-up left of the others."""
     missing = missing_cells(cells, out)
     for cell in set(cells) - set(missing):
-        clear_work(cell, _work_folder(cell, out))
+        clear_work(cell, work_folder(out, cell))
     return missing
 
 
-def _work_folder(cell: AnyCell, out: Path) -> Path:
+def work_folder(out: Path, cell: AnyCell) -> Path:
+    """Return where a cell keeps what must survive a kill."""
     return record_path(out, cell).parent / ".work"
 
 
@@ -184,7 +185,7 @@ def _compute(
     announce: AnnounceInCell[CellType] = lambda _cell, _what, _work: None,
 ) -> Ended[CellType] | None:
     """Compute and write one cell, or say why it failed; None where another process has it in hand, or has done it."""
-    work = _work_folder(cell, out)
+    work = work_folder(out, cell)
     with locked(work / f"{cell.name}.lock", wait=False) as is_ours:
         if not is_ours or record_path(out, cell).exists():
             return None

@@ -15,7 +15,7 @@ from bagwise.experiments.leaderboard.by_method import ByMethod
 from bagwise.experiments.leaderboard.contenders import CONTENDERS
 from bagwise.experiments.leaderboard.data import Views
 from bagwise.experiments.leaderboard.presets import PRESETS, BenchmarkCell
-from bagwise.experiments.leaderboard.pretrained import PASSES_PER_EPOCH, pretrain_within, pretraining_passes
+from bagwise.experiments.leaderboard.pretrained import PASSES_PER_EPOCH, pretrain_for, pretraining_passes
 from bagwise.experiments.leaderboard.running import make_task, run_benchmark_cell
 from bagwise.experiments.time_limit import OutOfTimeError, TimeLimit
 from bagwise.networks import mlp
@@ -211,10 +211,10 @@ def test_one_pretraining_serves_all_bags_and_contenders_and_counts_in_each(
 def test_a_pretraining_that_was_stopped_does_not_go_on_beyond_the_limit(tiny_preset, few_digits, tmp_path):
     crops = RandomCrops(mean=(0.3,), std=(0.4,), flip=False)
     task = make_task(BenchmarkCell("digits", "tiny", "probe", "uniform", 16, 0), few_digits)
-    task = replace(task, network="small-convnet")
+    task = replace(task, network="small-convnet", budget=19.2)
 
     def pretrained(limit):
-        return pretrain_within(12, crops, task, tmp_path, limit, lambda what, passes: None)
+        return pretrain_for(task, crops, tmp_path, limit, lambda what, passes: None)
 
     whole = pretrained(TimeLimit())
     assert pretrained(TimeLimit(0)).history == whole.history  # there is nothing left to run

@@ -18,7 +18,7 @@ from bagwise.bags.crops import RandomCrops
 from bagwise.experiments.leaderboard.budget import FORWARD, split_budget
 from bagwise.experiments.leaderboard.by_method import ByMethod
 from bagwise.experiments.leaderboard.contest import Attempt, Task
-from bagwise.experiments.leaderboard.pretrained import pretrain_within
+from bagwise.experiments.leaderboard.pretrained import pretrain_for
 from bagwise.experiments.records import Candidate, Selection
 from bagwise.experiments.sweep import Announce
 from bagwise.experiments.time_limit import TimeLimit
@@ -34,8 +34,8 @@ from bagwise.training.evaluation import Predictor
 
 # one strong view forward and backward, and the teacher on a weak view forward
 _PASSES_PER_EPOCH = 1 + FORWARD
-# The part of the budget for the first stage. A probe leaves the rest: one pretraining serves both contenders.
-_PRETRAINING_SHARE, _KL_SHARE = 5 / 8, 0.7
+# The part of the budget for KL, where that is the first stage.
+_KL_SHARE = 0.7
 
 # How a record says what became of self-training; `report.leaderboard_words` counts them.
 KL_IS_KEPT = "KL is kept"
@@ -53,7 +53,7 @@ class ByProbe:
         """Pretrain where that is possible, then fit."""
         history, passes, body = [], 0.0, nn.Flatten()
         if (views := task.views.contrastive) is not None:
-            pretrained = pretrain_within(_PRETRAINING_SHARE * task.budget, views, task, work, limit, announce)
+            pretrained = pretrain_for(task, views, work, limit, announce)
             history, passes = pretrained.history, pretrained.passes + FORWARD
             body = split_head(pretrained.network)[0]
         announce("probe", 0)
@@ -90,7 +90,7 @@ class BySelfTraining:
     def _from_pretrained(
         self, views: RandomCrops, task: Task, work: Path, limit: TimeLimit, announce: Announce
     ) -> Attempt:
-        pretrained = pretrain_within(_PRETRAINING_SHARE * task.budget, views, task, work, limit, announce)
+        pretrained = pretrain_for(task, views, work, limit, announce)
         spent = pretrained.passes + FORWARD  # of the probe
         recipe, passes = _self_training_for(task.budget - spent, SELF_TRAINING, task)
         # named by all that decides its outcome, so that a preset that was changed finds nothing stale

@@ -18,10 +18,13 @@ from bagwise.experiments.time_limit import TimeLimit
 from bagwise.networks import build_network
 from bagwise.self_training import Contrast, pretrain
 from bagwise.self_training.pretraining import PRETRAINING
+from bagwise.training import Recipe
 from bagwise.training.folder import RunFolder
 
 # two views of an instance through the student, forward and backward, and through the teacher, forward
 PASSES_PER_EPOCH = 2 + 2 * FORWARD
+# The part of a budget for it. The probe leaves the rest to self-training: one pretraining serves both.
+SHARE = 5 / 8
 # the first epochs see views of 3/4 of the side, which cost by their area, where the network takes images of any size
 _SMALLER = 3 / 4
 _TAKES_ANY_SIZE = frozenset({"resnet18"})
@@ -29,13 +32,14 @@ _TAKES_ANY_SIZE = frozenset({"resnet18"})
 
 @dataclass(frozen=True, eq=False)
 class Pretrained:
-    """The network, the history of its training (an entry per epoch), and the passes that it took.
+    """The network, how it was trained, its history (an entry per epoch), and the passes that it took.
 
     `key` names all that decided it.
     """
 
     key: str
     network: nn.Module
+    recipe: Recipe
     history: list[dict[str, Any]]
     passes: float
 
@@ -46,20 +50,18 @@ def pretraining_passes(epochs: int, *, starts_small: bool) -> float:
     return PASSES_PER_EPOCH * (small * _SMALLER**2 + epochs - small)
 
 
-def pretrain_within(
-    budget: float, views: RandomCrops, task: Task, work: Path, limit: TimeLimit, announce: Announce
-) -> Pretrained:
-    """Pretrain the task's network on all its instances for as many epochs as `budget` passes buy.
+def pretrain_for(task: Task, views: RandomCrops, work: Path, limit: TimeLimit, announce: Announce) -> Pretrained:
+    """Pretrain the task's network on all its instances for as many epochs as its share of the budget buys.
 
     The checkpoint stays in `work`, where other cells with the same seed find it: no bag has a part in it. Its seconds
     and passes are those of every cell that uses it.
     """
     starts_small = task.network in _TAKES_ANY_SIZE
-    epochs = 0
+    budget, epochs = SHARE * task.budget, 0
     while pretraining_passes(epochs + 1, starts_small=starts_small) <= budget:
         epochs += 1
     if epochs == 0:
-        raise ValueError(f"a budget of {budget:g} passes does not buy one epoch of pretraining. Raise the budget.")
+        raise ValueError(f"{budget:g} passes for pretraining do not buy one epoch of it. Raise the budget.")
     passes = pretraining_passes(epochs, starts_small=starts_small)
     recipe = replace(task.adapted(PRETRAINING), epochs=epochs)
     _, height, _ = task.instances.shape[1:]
@@ -85,4 +87,4 @@ def pretrain_within(
         )
     new = result.history[result.resumed_from :]
     limit.note(passes * len(new) / epochs, sum(entry["seconds"] for entry in new))
-    return Pretrained(key, result.network, result.history, passes)
+    return Pretrained(key, result.network, recipe, result.history, passes)
