@@ -8,6 +8,7 @@ import pyarrow.ipc
 import pytest
 from polars.testing import assert_frame_equal
 
+from bagwise.tables import csv_reading
 from bagwise.tables.files import file_type, open_parquet, read_csv_table, read_frame, unusual_style
 from bagwise.tables.slices import write_slices
 
@@ -180,7 +181,11 @@ WRONG_CONTENTS = {
     "nothing.csv": (b"", "is empty"),
     "header.csv": (b"ward,age\n", "at least one row"),
     "ragged.csv": (b"ward,age\n1,2,3\n", "as many fields in every line"),
-    "latin.csv": ("ward\nKöln\n".encode("latin-1"), "UTF-8"),
+    "latin.csv": ("ward\nKöln\n".encode("latin-1"), "UTF-8, but line 2 is not.* WINDOWS-1252"),
+    "latin names.csv": ("ward,Grüne\nUlm,3\n".encode("latin-1"), "UTF-8, but line 1 is not"),
+    "utf-16.csv": ("ward,Grüne\nUlm,3\n".encode("utf-16"), "UTF-8, but line 1 is not.* UTF-16"),
+    "no mark.csv": ("ward,Grüne\nUlm,3\n".encode("utf-16-le"), "UTF-8, but line 1 is not.* UTF-16"),
+    "cut.csv": ("ward\nUlm\nKö".encode()[:-1], "UTF-8, but line 3 is not"),
     "twice.csv": (b"ward,ward\n1,2\n", "'ward' twice"),
     "quote.csv": (b'ward,age\n"a,1\nb,2\n', "cannot be read as CSV"),
     "nothing.parquet": (b"", "is empty"),
@@ -199,6 +204,14 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path, name):
         read_frame(path)
     assert "\n" not in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+def test_letters_of_several_bytes_may_lie_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_reading, "_BLOCK", 3)
+    assert read_frame(text_file(tmp_path, "ward,Grüne\n€x,1\n€€,2\n")).columns == ["ward", "Grüne"]
+    path = text_file(tmp_path, "ward\nUlm\nKöln\n€\n".encode() + b"\xe4\n")
+    with pytest.raises(ValueError, match="line 5 is not"):
+        read_frame(path)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import re
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 MISSING_WORDS = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", ".")
 
 _ALL_ROWS: Mapping[str, Any] = {"infer_schema_length": None}
+
+_BLOCK = 2**24  # bytes
 
 _YEAR_LAST = r"^\s*[0-9]{1,2}[/-][0-9]{1,2}[/-][0-9]"  # nobody writes month.day.year
 
@@ -54,7 +58,8 @@ def csv_style(path: Path) -> CsvStyle:
     """Find out from its first line, and for decimal commas from all rows, how a CSV file is written."""
     import polars as pl
 
-    with path.open(encoding="utf-8", errors="replace") as file:
+    _check_is_utf8(path)
+    with path.open(encoding="utf-8") as file:
         names = re.sub('"[^"]*"', "", file.readline())
     mark = next((mark for mark in ";\t|" if mark in names), ",")
     if "," in names or mark == ",":
@@ -92,6 +97,29 @@ def read_csv(path: Path, text: Collection[str]) -> CsvTable:
         kept = [name for name in whole if name in text or as_text[name].str.contains(r"^[+-]?0[0-9]").any()]
         frame = frame.with_columns(as_text.select(kept))
     return CsvTable(frame, tuple(name for name in unsure_dates if name not in text))
+
+
+def _check_is_utf8(path: Path) -> None:
+    """Raise where a file is not UTF-8: polars would read the names of its columns all the same, with signs missing."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line = 1
+    with path.open("rb") as file:
+        block = file.read(_BLOCK)
+        is_utf16 = block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in block[:4]
+        try:
+            while not is_utf16:
+                decoder.decode(block, final=not block)
+                if not block:
+                    return
+                line += block.count(b"\n")
+                block = file.read(_BLOCK)
+        except UnicodeDecodeError as error:
+            # what the decoder kept of the block before may be part of the bad bytes, but no line ends in it
+            line += error.object.count(b"\n", 0, error.start)
+    raise ValueError(
+        f"{path} must be text in UTF-8, but line {line} is not. Save it as 'CSV UTF-8', or convert it, for example by "
+        f"iconv -f {'UTF-16' if is_utf16 else 'WINDOWS-1252'} -t UTF-8 {shlex.quote(str(path))} > converted.csv"
+    )
 
 
 def _options(style: CsvStyle) -> dict[str, Any]:
