@@ -181,6 +181,17 @@ def test_bags_without_instances_are_refused_unless_allowed():
         ({"a": {"no": 1, "yes": 0}, "b": {"no": 1, "yess": 0}}, ValueError, r"bag 'b' has \['no', 'yess'\]"),
         ({"a": {"no": 1, 1: 0}}, TypeError, "classes must be of one type"),
         ([0.5, 0.5], ValueError, r"shape \[bags, classes\], but has \[2\]"),
+        (
+            frame(bag=["a", "a", "b", "c"], party=["no", "yes", "no", "no"], seats=[1, 2, 3, 4], votes=[5, 6, 7, 8]),
+            ValueError,
+            "one row per bag .* bag 'a' has a row for each class in column 'party'. Make a pivot",
+        ),
+        (
+            frame(bag=["a", "a", "b", "b"], digit=[0, 1, 1, 0], votes=[4, 5, 6, 7]),
+            ValueError,
+            "bag 'a' has a row for each class in column 'digit'. .*columns='digit', values='votes'",
+        ),
+        (frame(bag=["a", "a", "b", "b"], no=[0, 1, 2, 1], yes=[4, 5, 6, 7]), ValueError, "'a' has several. Add them"),
         (frame(bag=["a", "a"], no=[1, 1], yes=[0, 0]), ValueError, "bag 'a' has several. Keep the right one"),
         (frame(bag=["a", "b", "a"], no=[0.33, 1, 0], yes=[0.66, 0, 1]), ValueError, r"several\. Keep .* weighted by"),
         (frame(bag=["a", "b", "a"], no=[33, 50, 10], yes=[66, 50, 90]), ValueError, r"several\. Keep .* weighted by"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -193,6 +194,7 @@ def _from_frame(
             f"every row of proportions must have a bag id, but row {missing[0]} (counted from 0) has none in column "
             f"{bag_column!r}. Fill it in, or drop the row."
         )
+    _check_not_a_row_per_class(table, bag_column, bags, columns)
     for name in columns:
         if table.kind(name) not in ("number", "boolean", "empty"):
             values = table.values(name)
@@ -205,6 +207,33 @@ def _from_frame(
     _check_one_row_per_bag(bags, values)
     labels = {str(name): name for name in getattr(native, "columns", columns)} if index is not None else {}
     return bags, [labels.get(name, name) for name in columns], values
+
+
+def _check_not_a_row_per_class(
+    table: Table, bag_column: str | None, bags: Sequence[Hashable], columns: Sequence[str]
+) -> None:
+    """Raise where bags have a row for each class, named in a column, as databases and pollsters like to have it."""
+    rows_of = Counter(bags)
+    if len(rows_of) == len(bags):
+        return
+    numbers = [name for name in columns if table.kind(name) == "number"]
+    for name in columns:
+        labels = table.values(name)
+        num_labels = len(set(labels))
+        if len(set(zip(bags, labels, strict=True))) != len(labels) or 2 * num_labels > len(labels):
+            continue
+        # numbers could be counts of parts of bags; they are classes if every bag has every one of them
+        if name in numbers and set(rows_of.values()) != {num_labels}:
+            continue
+        if not (values := [other for other in numbers if other != name]):
+            continue
+        by = "bag" if bag_column is None else bag_column
+        raise ValueError(
+            f"proportions must have one row per bag and a column for each class, but bag {bags[0]!r} has a row for "
+            f"each class in column {name!r}. Make a pivot table of it: in a spreadsheet, in pandas by frame.pivot("
+            f"index={by!r}, columns={name!r}, values={values[-1]!r}), or in polars by frame.pivot({name!r}, index="
+            f"{by!r}, values={values[-1]!r})."
+        )
 
 
 def _check_one_row_per_bag(bags: Sequence[Hashable], values: np.ndarray) -> None:
