@@ -10,6 +10,7 @@ from torch import nn
 
 from bagwise.bags import BagLoader, Bags, ImageAugment, bags_by_column
 from bagwise.functional import bag_kl
+from bagwise.self_training import improve, pretrain, self_train
 from bagwise.training import Evaluator, Recipe, train
 from bagwise.training.progress import Bar, progress_bar
 
@@ -249,6 +250,20 @@ def test_arguments_are_checked_before_anything_is_trained(make_bags, make_networ
     ]:
         with pytest.raises(ValueError, match=message):
             train(make_network(), bags=make_bags(), **arguments)
+
+
+@pytest.mark.parametrize("run", [train, self_train, improve, pretrain])
+def test_the_parts_of_a_run_are_of_their_types(run, make_bags, make_network):
+    if run is pretrain:
+        given = {"instances": make_bags().instances, "augment": None}
+    else:
+        given = {"bags": make_bags()} | ({"held_out": np.zeros(0, dtype=bool)} if run is improve else {})
+        with pytest.raises(TypeError, match=r"bags must be a Bags, but got tuple\. Pass bagwise\.Bags\("):
+            run(make_network(), **given | {"bags": ()}, recipe=Recipe())
+    with pytest.raises(TypeError, match=r"network must be a Module, but got function\."):
+        run(lambda x: x, **given, recipe=Recipe())
+    with pytest.raises(TypeError, match=r"recipe must be a Recipe, but got dict\. Pass bagwise\.Recipe\("):
+        run(make_network(), **given, recipe={"epochs": 3})
 
 
 def test_the_bar_shows_loss_throughput_and_time_left(monkeypatch, capsys):

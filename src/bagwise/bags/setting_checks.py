@@ -48,6 +48,12 @@ def differ_in_form_alone(one: object, other: object) -> bool:
     )
 
 
+def check_type(argument: str, value: object, expected: type, example: str) -> None:
+    """Raise unless `value` is of the expected type; `example` is what a caller could write."""
+    if not isinstance(value, expected):
+        raise TypeError(f"{argument} must be a {expected.__name__}, but got {type(value).__name__}. Pass {example}.")
+
+
 def check_count(argument: str, value: object) -> None:
     """Raise unless `value` is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral):

@@ -23,7 +23,7 @@ from bagwise.self_training.teaching import Teaching
 from bagwise.training.devices import tuned_convolutions
 from bagwise.training.evaluation import Predictor
 from bagwise.training.recipe import Recipe
-from bagwise.training.run import contents_digest, digest
+from bagwise.training.run import check_parts, contents_digest, digest
 
 SELF_TRAINING = Recipe(epochs=120, learning_rate=0.1, weight_decay=5e-4, ema=0.995)
 
@@ -101,6 +101,7 @@ def self_train(
         >>> result.labels.shape
         torch.Size([64, 2])
     """
+    check_parts(network, recipe, bags)
     check_count("evaluate_every", evaluate_every)
     check_count("checkpoint_every", checkpoint_every)
     if start is not None:

@@ -19,6 +19,7 @@ from bagwise.self_training.instances import rows_in_memory
 from bagwise.self_training.stage import launch_stage
 from bagwise.training.evaluation import Normalise, Predictor
 from bagwise.training.recipe import Recipe
+from bagwise.training.run import check_parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,7 @@ def improve(
         >>> result.improved, result.start
         (True, 'probe')
     """
+    check_parts(network, recipe, bags)
     launch_stage("self-training", recipe, accelerator)  # what it refuses, it refuses before the probe takes its time
     normalise = None if augment is None else augment.normalise
     held_out = held_out & ~bags.proportions[:, 0].isnan().numpy()  # the others have nothing to decide by

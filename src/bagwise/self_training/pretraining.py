@@ -23,7 +23,7 @@ from bagwise.training.checkpoint import Checkpoint
 from bagwise.training.devices import tuned_convolutions
 from bagwise.training.loop import TrainingResult
 from bagwise.training.recipe import Recipe
-from bagwise.training.run import contents_digest
+from bagwise.training.run import check_parts, contents_digest
 from bagwise.training.schedule import learning_rate
 from bagwise.training.state import TrainingState
 
@@ -100,6 +100,7 @@ def pretrain(
         >>> len(result.history)
         2
     """
+    check_parts(network, recipe)
     check_count("checkpoint_every", checkpoint_every)
     if recipe.ema is None:
         raise ValueError(

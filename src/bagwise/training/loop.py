@@ -26,7 +26,7 @@ from bagwise.training.evaluation import INSTANCES_PER_PASS, BagEvaluator
 from bagwise.training.folder import RunFolder
 from bagwise.training.progress import progress_bar
 from bagwise.training.recipe import Recipe
-from bagwise.training.run import describe_run
+from bagwise.training.run import check_parts, describe_run
 from bagwise.training.schedule import learning_rate
 from bagwise.training.state import TrainingState
 from bagwise.training.tally import LossTally, NonFiniteLossError
@@ -105,6 +105,7 @@ def train(
         >>> len(result.history)
         2
     """
+    check_parts(network, recipe, bags)
     check_count("evaluate_every", evaluate_every)
     check_count("checkpoint_every", checkpoint_every)
     method = told_prior(get_method(method) if isinstance(method, str) else _checked_method(method), bags)

@@ -14,10 +14,19 @@ from torch import Tensor, nn
 
 from bagwise.bags import Augment, Bags
 from bagwise.bags.data import Instances
+from bagwise.bags.setting_checks import check_type
 from bagwise.methods import Method, method_name
 from bagwise.training.recipe import Recipe
 
 _ROWS_COMPARED = 1000
+
+
+def check_parts(network: object, recipe: object, *bags: object) -> None:
+    """Raise where a part of a run is not of its type."""
+    check_type("network", network, nn.Module, "a torch.nn.Module, from instances to logits")
+    check_type("recipe", recipe, Recipe, "bagwise.Recipe(epochs=10)")
+    for each in bags:
+        check_type("bags", each, Bags, "bagwise.Bags(instances, bag_ids, proportions)")
 
 
 def describe_run(
