@@ -192,6 +192,7 @@ def test_bags_without_instances_are_refused_unless_allowed():
             "bag 'a' has a row for each class in column 'digit'. .*columns='digit', values='votes'",
         ),
         (frame(bag=["a", "a", "b", "b"], no=[0, 1, 2, 1], yes=[4, 5, 6, 7]), ValueError, "'a' has several. Add them"),
+        (frame(bag=["a", "a", "b"], v=[[1], [2], [3]], no=[1, 2, 3]), TypeError, r"column 'v' holds .* for bag 'a'"),
         (frame(bag=["a", "a"], no=[1, 1], yes=[0, 0]), ValueError, "bag 'a' has several. Keep the right one"),
         (frame(bag=["a", "b", "a"], no=[0.33, 1, 0], yes=[0.66, 0, 1]), ValueError, r"several\. Keep .* weighted by"),
         (frame(bag=["a", "b", "a"], no=[33, 50, 10], yes=[66, 50, 90]), ValueError, r"several\. Keep .* weighted by"),
