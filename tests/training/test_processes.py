@@ -99,7 +99,7 @@ def test_two_processes_learn_what_one_does(script, one_process, launcher, traini
 
 
 FAILING = """
-import sys
+import atexit, os, sys
 import numpy as np, torch
 from torch import nn
 from bagwise.bags import Bags
@@ -109,6 +109,8 @@ torch.set_num_threads(1)
 instances = torch.from_numpy(np.random.default_rng(0).normal(size=(60, 5))).float()
 instances[7, 0] = torch.nan  # in bag 1, which one of the two processes has
 bags = Bags(instances, np.repeat(np.arange(12), 5), torch.full((12, 2), 0.5))
+# what is registered first runs last
+atexit.register(lambda: open(f"{sys.argv[1]}-left-{os.getpid()}", "w").write(str(torch.distributed.is_initialized())))
 try:
     train(nn.Linear(5, 2), bags=bags, recipe=Recipe(epochs=2, batch_instances=10), accelerator="cpu")
 except NonFiniteLossError as error:
@@ -120,8 +122,10 @@ def test_the_process_that_has_the_bad_bag_explains(tmp_path):
     script = tmp_path / "failing.py"
     script.write_text(FAILING)
     run(TORCHRUN, script, tmp_path / "said", trainings=1)
-    said = sorted(path.read_text() for path in tmp_path.glob("said-*"))
+    said = sorted(path.read_text() for path in tmp_path.glob("said-[01]"))
     assert len(said) == 2
     assert "in another process; its message names the bag" in "".join(said)
     assert "bag 1 has instances with NaN" in "".join(said)
     assert "diverged" not in "".join(said)
+    # a process that ends in its group is aborted now and then
+    assert [path.read_text() for path in tmp_path.glob("said-left-*")] == ["False", "False"]

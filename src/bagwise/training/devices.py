@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,7 +33,20 @@ def launch_fabric(accelerator: str, devices: int | None, precision: str) -> Fabr
         fabric = Fabric(accelerator=accelerator, devices=count, num_nodes=num_nodes, precision=precision)  # pyright: ignore[reportArgumentType]
         if os.environ.get("LT_CLI_USED") != "1":  # `fabric run` has launched it, and Fabric refuses to do it twice
             fabric.launch()
+    if fabric.world_size > 1:
+        _leave_group_at_exit()
     return fabric
+
+
+@cache  # once in a process
+def _leave_group_at_exit() -> None:
+    """Have this process leave its group before it ends: gloo's threads abort a process that ends without (seldom)."""
+
+    def leave() -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    atexit.register(leave)
 
 
 @contextmanager
