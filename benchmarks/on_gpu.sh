@@ -78,7 +78,8 @@ behind() { # PART: starts it in a copy of the tree and goes on at once; it outli
 collect() { # SECONDS: brings back what the parts behind have made so far, until they end or the time is up
   local end=$((SECONDS + $1)) made="$OUT/behind.tgz"
   while :; do
-    tar -czf "$made.new" -C "$SCRATCH/tree" --exclude=.work --exclude='*.png' --exclude='*.svg' --exclude='*.html' results on_gpu
+    tar -czf "$made.new" -C "$SCRATCH/tree" --exclude=.work --exclude='*.png' --exclude='*.svg' --exclude='*.html' \
+      --exclude='weights-*' results on_gpu
     mv "$made.new" "$made" # whole at any moment, should the call be cut off
     [ "$SECONDS" -lt "$end" ] && pgrep -f "^bash $SCRATCH/tree/" > /dev/null || break
     sleep 15
@@ -88,7 +89,9 @@ collect() { # SECONDS: brings back what the parts behind have made so far, until
 }
 
 pretrain() { # DATASET; as the leaderboard's preset full does, or what that has left
-  timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" \
+  local records=results
+  [ -d "$SCRATCH/tree" ] && records="$SCRATCH/tree/results" # a board behind has pretrained there
+  timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" --records "$records" \
     --out "$SCRATCH/pretrained-$1" 2>&1 | tee "$OUT/pretrain-$1.log"
   cp "$SCRATCH/pretrained-$1"/{pretraining.json,weights-*} "$OUT/"
 }

@@ -244,15 +244,6 @@ def test_a_data_frame_is_no_array():
         Bags(pa.table({"x": [1.0, 2.0]}), [0, 1], [[1, 0], [0, 1]])
 
 
-def test_a_list_of_bags_is_told_from_a_dataset():
-    parts = [torch.zeros(3, 4), torch.zeros(2, 4)]
-    with pytest.raises(ValueError, match=r"one shape.*torch\.cat\(bags\), with bag_ids=np\.repeat"):
-        Bags(parts, [0, 1], torch.full((2, 2), 0.5))
-    ids = np.repeat(np.arange(len(parts)), [len(bag) for bag in parts])  # as the message says
-    assert Bags(torch.cat(parts), ids, torch.full((2, 2), 0.5)).num_instances == 5
-    assert Bags([(row, 0) for row in parts[0]], [0, 0, 1], torch.full((2, 2), 0.5)).num_instances == 3
-
-
 def test_no_bags_at_all_are_refused():
     with pytest.raises(ValueError, match="the number of bags must be at least 1"):
         Bags(torch.empty(0, 3), [], torch.empty(0, 2))

@@ -212,3 +212,13 @@ def test_the_pieces_of_a_dataset_that_draws_are_equal_in_every_pass():
     first, second = (torch.cat(list(batch.pieces)) for _ in range(2))
     assert torch.equal(first, second)
     assert len({float(row) for row in (first - bags.instances.rows).flatten()}) > 20  # and yet random
+
+
+def test_instances_of_several_shapes_are_refused_when_they_meet_in_a_batch():
+    parts = [torch.zeros(3, 4), torch.zeros(2, 4)]
+    known = torch.full((2, 2), 0.5)
+    bags = Bags(parts, [0, 1], known)  # a loop of one's own may pad them
+    with pytest.raises(ValueError, match=r"one shape, but have \(\d, 4\), \(\d, 4\)\. Pad .* bag_ids=np\.repeat"):
+        list(BagLoader(bags, 2, seed=0).epoch(0))
+    ids = np.repeat(np.arange(len(parts)), [len(bag) for bag in parts])  # as the message says
+    assert Bags(torch.cat(parts), ids, known).num_instances == 5

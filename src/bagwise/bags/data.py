@@ -173,11 +173,6 @@ def as_instances(instances: Any) -> Instances:
             "instances must be numbers a network can take, but got a data frame. Pass its values as an array "
             "(frame.to_numpy()), or use ProportionClassifier, which encodes the columns."
         )
-    if isinstance(instances, (list, tuple)) and len({getattr(part, "shape", None) for part in instances}) > 1:
-        raise ValueError(
-            "instances must all have one shape, but those in this list differ. If its entries are bags, join them: "
-            "torch.cat(bags), with bag_ids=np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])."
-        )
     if isinstance(instances, MapDataset) and not isinstance(instances, (str, bytes, Mapping)):
         return instances
     raise TypeError(

@@ -131,6 +131,13 @@ def _stack(items: Any) -> Tensor:
             f"a dataset of instances must give tensors, but gave {type(items[0]).__name__}. "
             "If it gives (instance, label) pairs, wrap it so that it gives the instance alone."
         )
+    shapes = dict.fromkeys(tuple(item.shape) for item in items)
+    if len(shapes) > 1:
+        raise ValueError(
+            f"the instances of a batch must have one shape, but have {', '.join(map(str, list(shapes)[:2]))}. Pad or "
+            "crop them. If each entry is a whole bag, join them: torch.cat(bags), with "
+            "bag_ids=np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])."
+        )
     return torch.stack(items)
 
 
