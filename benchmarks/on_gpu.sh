@@ -7,9 +7,10 @@
 #   bash benchmarks/on_gpu.sh sweep:cifar10:500      # the paper's grid for 500 seconds
 #   bash benchmarks/on_gpu.sh board:cifar10:500:--preset:full:--methods:self-training:--bag-sizes:128,1024   # leaderboard
 #   bash benchmarks/on_gpu.sh behind:sweep:cifar10:1500 collect:500   # in the background, over several calls
-#   bash benchmarks/on_gpu.sh pretrain:cifar10       # features without proportions, which board: finds and goes on from
+#   bash benchmarks/on_gpu.sh pretrain:cifar10:0     # features without proportions (seed 0), as board: makes or has made
+#   bash benchmarks/on_gpu.sh restore                # what pretrain: left elsewhere, in carry/pretrained-*, for board: here
+#   bash benchmarks/on_gpu.sh from_kl:cifar10:16     # self-training without pretraining, in bags of 16
 #   bash benchmarks/on_gpu.sh cost                   # what an epoch of self-training takes, whatever the bag size
-#   bash benchmarks/on_gpu.sh train:cifar10:240:plain@1024,plain@128   # self-training from them, 240 epochs each
 #
 # Every part has a time limit of its own, since a kernel that hangs would cost all the rest, and leaves what it made
 # under OUT (default: on_gpu/): logs, and archives that unpack in the root of the repository. A sweep continues where it
@@ -50,7 +51,6 @@ unpack() { # official layouts, from the shards that have arrived so far
   local set
   mkdir -p "$SCRATCH/shards"
   cp -r carry/. "$SCRATCH/shards/"
-  cp -r carry/pretrained-* "$SCRATCH/" 2> /dev/null # of an earlier session
   for set in cifar10 cifar100; do
     [ "$(find "$SCRATCH/shards/$set" -name 'exact_*' 2> /dev/null | wc -l)" -eq 6 ] || continue
     timeout 150 python3 benchmarks/decode_shards.py "$set" "$SCRATCH/shards" "$SCRATCH/data" &&
@@ -70,40 +70,51 @@ cells() { # COMMAND DATASET SECONDS [OPTION...]: processes side by side pass ove
   tail -n 30 "$log"
 }
 
-behind() { # PART: starts it in a copy of the tree and goes on at once; it outlives this call, but not the machine
+tree() { # a copy of the tree, made once: what works there outlives this call, but not the machine
   [ -d "$SCRATCH/tree" ] || { mkdir "$SCRATCH/tree" && cp -r benchmarks src tests results README.md pyproject.toml "$SCRATCH/tree/"; }
-  (cd "$SCRATCH/tree" && OUT=on_gpu setsid nohup bash "$SCRATCH/tree/benchmarks/on_gpu.sh" "$(IFS=:; echo "$*")" > /dev/null 2>&1 < /dev/null &)
+}
+
+behind() { # PART: starts it in a copy of the tree, once those before it have ended, and goes on at once
+  tree
+  (cd "$SCRATCH/tree" && OUT=on_gpu setsid nohup flock "$SCRATCH/one-by-one" \
+    bash "$SCRATCH/tree/benchmarks/on_gpu.sh" "$(IFS=:; echo "$*")" > /dev/null 2>&1 < /dev/null &)
 }
 
 collect() { # SECONDS: brings back what the parts behind have made so far, until they end or the time is up
   local end=$((SECONDS + $1)) made="$OUT/behind.tgz"
   while :; do
-    tar -czf "$made.new" -C "$SCRATCH/tree" --exclude=.work --exclude='*.png' --exclude='*.svg' --exclude='*.html' \
-      --exclude='weights-*' results on_gpu
+    tar -czf "$made.new" -C "$SCRATCH/tree" --exclude=.work --exclude='*.png' --exclude='*.svg' --exclude='*.html' results on_gpu
     mv "$made.new" "$made" # whole at any moment, should the call be cut off
-    [ "$SECONDS" -lt "$end" ] && pgrep -f "^bash $SCRATCH/tree/" > /dev/null || break
+    [ "$SECONDS" -lt "$end" ] && pgrep -f "^flock $SCRATCH/" > /dev/null || break
     sleep 15
   done
   tail -n 4 "$SCRATCH"/tree/on_gpu/*.log
   nvidia-smi --query-gpu=power.draw,clocks.sm,memory.used --format=csv
 }
 
-pretrain() { # DATASET; as the leaderboard's preset full does, or what that has left
-  local records=results
-  [ -d "$SCRATCH/tree" ] && records="$SCRATCH/tree/results" # a board behind has pretrained there
-  timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" --records "$records" \
-    --out "$SCRATCH/pretrained-$1" 2>&1 | tee "$OUT/pretrain-$1.log"
-  cp "$SCRATCH/pretrained-$1"/{pretraining.json,weights-*} "$OUT/"
+pretrain() { # DATASET SEED; as the leaderboard's preset full does, or what that has left
+  tree
+  timeout 500 python3 benchmarks/self_training.py pretrain --dataset "$1" --seed "$2" --records "$SCRATCH/tree/results" \
+    --out "$OUT/pretrained-$1-$2" 2>&1 | tee "$OUT/pretrain-$1-$2.log"
+}
+
+restore() { # what pretrain left elsewhere, for board: here
+  local pretrained
+  tree
+  for pretrained in carry/pretrained-*; do
+    python3 benchmarks/self_training.py restore --pretrained "$pretrained" --records "$SCRATCH/tree/results"
+  done
+}
+
+from_kl() { # DATASET BAG_SIZE
+  tree
+  timeout 600 python3 benchmarks/self_training.py from-kl --dataset "$1" --bag-size "$2" \
+    --out "$SCRATCH/tree/results/benchmarks/from_kl" 2>&1 | tee "$OUT/from-kl-$1-$2.log"
 }
 
 cost() { # of an epoch of self-training, against the bag size
   timeout 200 python3 benchmarks/self_training.py epoch-cost --record "$OUT/self_training_epoch.json" \
     2>&1 | tee "$OUT/epoch-cost.log"
-}
-
-train() { # DATASET EPOCHS SETTING@SIZE,...
-  timeout 570 python3 benchmarks/self_training.py run --dataset "$1" --pretrained "$SCRATCH/pretrained-$1" \
-    --epochs "$2" --every 20 --out "$OUT/records" ${3//,/ } 2>&1 | tee "$OUT/train-$1.log"
 }
 
 status=0

@@ -41,7 +41,7 @@ def test_images_exist():
 def test_benchmark_tables_show_the_records():
     drawn = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))
     names = [name.removeprefix("benchmarks/") for name in REGIONS if name.startswith("benchmarks/")]
-    assert set(names) == {"losses", "gpu", "self_training", "adult", "accuracy_estimate"}
+    assert set(names) == {"losses", "gpu", "large_bags", "adult", "accuracy_estimate"}
     for name in names:
         assert REGIONS[f"benchmarks/{name}"] == drawn[name](), name
 
