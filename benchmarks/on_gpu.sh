@@ -10,6 +10,7 @@
 #   bash benchmarks/on_gpu.sh pretrain:cifar10:0     # features without proportions (seed 0), as board: makes or has made
 #   bash benchmarks/on_gpu.sh restore                # what pretrain: left elsewhere, in carry/pretrained-*, for board: here
 #   bash benchmarks/on_gpu.sh from_kl:cifar10:16     # self-training without pretraining, in bags of 16
+#   bash benchmarks/on_gpu.sh caches                 # what torch.compile made; in carry/caches.tgz it saves a minute elsewhere
 #   bash benchmarks/on_gpu.sh cost                   # what an epoch of self-training takes, whatever the bag size
 #
 # Every part has a time limit of its own, since a kernel that hangs would cost all the rest, and leaves what it made
@@ -49,6 +50,7 @@ tiles() { # other constants for ragged bags
 
 unpack() { # official layouts, from the shards that have arrived so far
   local set
+  [ -f carry/caches.tgz ] && tar -xzf carry/caches.tgz -C "$SCRATCH"
   mkdir -p "$SCRATCH/shards"
   cp -r carry/. "$SCRATCH/shards/"
   for set in cifar10 cifar100; do
@@ -110,6 +112,10 @@ from_kl() { # DATASET BAG_SIZE
   tree
   timeout 600 python3 benchmarks/self_training.py from-kl --dataset "$1" --bag-size "$2" \
     --out "$SCRATCH/tree/results/benchmarks/from_kl" 2>&1 | tee "$OUT/from-kl-$1-$2.log"
+}
+
+caches() {
+  tar -czf "$OUT/caches.tgz" -C "$SCRATCH" inductor triton
 }
 
 cost() { # of an epoch of self-training, against the bag size
