@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from bagwise.experiments.grid import LOSSES, PRESETS, default_preset
 from bagwise.experiments.leaderboard.published import read_published
 from bagwise.experiments.leaderboard.running import read_benchmark
 from bagwise.experiments.records import read_records
-from bagwise.report.leaderboard import leaderboard_region
+from bagwise.report.leaderboard import build_leaderboard, leaderboard_region
 from bagwise.report.leaderboard_summary import summarise_benchmark
 from bagwise.report.markdown import results_region
 from bagwise.report.summary import summarise
@@ -19,6 +20,7 @@ from reference.pages import agree, blocks_of, run
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks_of(README)
+BENCHMARKS = [path.relative_to(ROOT / "results") for path in sorted(ROOT.glob("results/*/benchmark/*"))]
 REGIONS = dict(re.findall(r"<!-- results:(\S+) -->\n(.*?)\n<!-- /results -->", README, re.DOTALL))
 
 
@@ -57,6 +59,19 @@ def test_tables_of_experiments_show_the_records(region):
         records = read_records(ROOT / "results", dataset, preset)
         content = results_region(summarise(records, PRESETS[preset].bag_sizes, LOSSES))
     assert REGIONS[region] == content, "bring it up to date with --report-only"
+
+
+@pytest.mark.parametrize("folder", BENCHMARKS, ids=lambda folder: folder.as_posix())
+def test_pages_of_benchmarks_show_the_records(folder, tmp_path):
+    shutil.copytree(ROOT / "results" / folder, tmp_path / folder, ignore=shutil.ignore_patterns(".work"))
+    dataset, _, preset = folder.parts
+    page = build_leaderboard(tmp_path, dataset, preset).page
+    committed = ROOT / "results" / folder / page.name
+    assert without_figures(committed) == without_figures(page), "bring it up to date with --report-only"
+
+
+def without_figures(page):
+    return re.sub(r"<svg.*?</svg>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def test_every_table_is_checked():

@@ -205,4 +205,8 @@ def test_it_renders_without_a_complaint_and_fits_the_window(browser, report, wid
     )
     assert browser.run("document.scripts.length") == 0
     assert browser.run("document.querySelectorAll('td.leads').length") == len(report.board.settings)
+    if width == 1100:  # no number is out of sight
+        assert browser.run(
+            "[...document.querySelectorAll('table.result')].every(t => t.offsetWidth <= t.parentElement.clientWidth)"
+        )
     assert browser.pdf().startswith(b"%PDF")
