@@ -61,6 +61,34 @@ def test_held_out_bags_decide_and_their_proportions_are_not_shown(clusters, monk
     assert fit.self_taught == (fit.self_taught_criterion < fit.criterion[fit.rounds, fit.directions])
 
 
+def test_heads_weigh_by_the_fourth_power_of_how_well_they_meet_held_out_bags(generator):
+    rows = torch.randn(7, 3, generator=generator)
+    heads = {count: torch.randn(count + 1, 4, generator=generator, dtype=torch.float64) for count in (1, 2, 3)}
+    said = [torch.softmax(rows[:, :n].double() @ head[:-1] + head[-1], dim=1) for n, head in heads.items()]
+
+    def averaged(*criterion):
+        return choice.averaged_probabilities(rows, heads, dict(zip(heads, criterion, strict=True))).double()
+
+    expected = (said[0] + said[1] / 16 + said[2] / 81) / (1 + 1 / 16 + 1 / 81)
+    torch.testing.assert_close(averaged(0.1, 0.2, 0.3), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(averaged(0.0, 0.0, 0.0), sum(said) / 3, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(averaged(0.5, 0.0, 0.5), said[1], rtol=1e-5, atol=1e-6)  # where bags are met exactly
+
+
+def test_what_is_averaged_labels_rows_better_than_the_best_head_alone(clusters, monkeypatch):
+    def accuracies():
+        found = []
+        for seed in range(4):
+            features, layout, proportions, labels = clusters(num_bags=6, num_classes=6, spread=1.5, seed=seed)
+            fit = fit_probe(features, layout, proportions, probe=Probe(rounds=0, self_taught=True), seed=seed)
+            found.append(accuracy(fit.logits, labels))
+        return np.array(found)
+
+    averaged = accuracies()
+    monkeypatch.setattr(choice, "_POWER", 1000)  # the best alone
+    assert averaged.mean() > accuracies().mean()
+
+
 @pytest.mark.parametrize(("num_bags", "count"), [(2, 2), (5, 5), (12, 6), (23, 6), (24, 3), (100, 3)])
 def test_every_bag_is_held_out_once(num_bags, count):
     known = np.arange(3, 3 + num_bags)

@@ -11,9 +11,16 @@ from torch import Tensor
 from bagwise.bags.layout import BagLayout, as_layout
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.validation import check_enough_known_bags, check_features, check_one_per_instance, check_proportions
-from bagwise.probe.choice import divergence_if_self_taught, held_out_divergence, probabilities
+from bagwise.probe.choice import (
+    FoldHeads,
+    averaged_probabilities,
+    divergence_if_self_taught,
+    fit_heads,
+    heads_of_folds,
+    held_out_divergence,
+)
 from bagwise.probe.features import principal_directions
-from bagwise.probe.head import BagsInOrder, fit_head
+from bagwise.probe.head import BagsInOrder
 from bagwise.probe.neighbours import Bank
 from bagwise.probe.network import ProbeNetwork
 from bagwise.probe.self_teaching import self_taught_head
@@ -68,9 +75,9 @@ def fit_probe(
     Every row is centred, scaled to length one, and replaced by the mean of itself and its 20 nearest rows, twice or not
     at all. The leading principal directions, which keep their scale, go into a linear head that is fitted to the KL of
     bags. The proportions of held-out bags choose whether to smooth and how many directions to keep. Neighbours need no
-    proportions: the rows of bags whose proportions are unknown help too. What this head makes of each row is then a
-    label to learn from, for a head on rows that are not smoothed, in many directions; held-out bags decide between the
-    two.
+    proportions: the rows of bags whose proportions are unknown help too. What such heads, of several numbers of
+    directions, make of each row on average is then a label to learn from, for a head on rows that are not smoothed, in
+    many directions; held-out bags decide between the two.
 
     Seconds on a CPU for 50,000 rows, minutes for a million: beyond 8,192 rows neighbours are looked for in cells, and
     beyond 100,000 among that many rows, drawn at random.
@@ -102,6 +109,7 @@ def fit_probe(
 
     compared = compare(features, generator, device)
     views: dict[int, _View] = {}
+    heads: dict[int, list[FoldHeads]] = {}
     criterion: dict[tuple[int, int], float] = {}
     for rounds in _ROUNDS if probe.rounds is None else (probe.rounds,):
         rows = smooth(compared, probe.neighbours, rounds, generator) if rounds else compared
@@ -109,22 +117,26 @@ def fit_probe(
         view = views[rounds] = _View.of(rows, wanted, generator)
         width = view.rows.shape[1]
         candidates = sorted({min(count, width) for count in _DIRECTIONS}) if probe.directions is None else [width]
-        divergences = held_out_divergence(view.rows, layout, proportions, known, candidates, seed)
+        heads[rounds] = heads_of_folds(view.rows, layout, proportions, known, candidates, seed)
+        divergences = held_out_divergence(view.rows, layout, proportions, known, heads[rounds], seed)
         criterion |= {(rounds, count): value for count, value in divergences.items()}
     rounds, count = min(criterion, key=lambda candidate: criterion[candidate])
-    view = views[rounds].narrowed(count)
-    head = fit_head(BagsInOrder.of(view.rows, layout, proportions, known))
+    wide = views[rounds]
+    of_counts = {candidate: value for (tried, candidate), value in criterion.items() if tried == rounds}
 
     self_taught, self_taught_criterion = bool(probe.self_taught), None
     is_open = probe.self_taught is None and len(features) <= _MOST_ROWS_TO_TEACH
-    if self_taught or is_open:
-        whole = _View.of(compared, compared.rows.shape[1], generator)
-        if is_open:
-            self_taught_criterion = divergence_if_self_taught(view.rows, whole.rows, layout, proportions, known, seed)
-            self_taught = self_taught_criterion < criterion[rounds, count]
-        if self_taught:
-            head = self_taught_head(whole.rows, layout, proportions, probabilities(view.rows, head))
-            view = whole
+    whole = _View.of(compared, compared.rows.shape[1], generator) if self_taught or is_open else wide
+    if is_open:
+        starts = (averaged_probabilities(wide.rows, of_fold, of_counts) for of_fold in heads[rounds])
+        self_taught_criterion = divergence_if_self_taught(starts, whole.rows, layout, proportions, known, seed)
+        self_taught = self_taught_criterion < criterion[rounds, count]
+    bags = BagsInOrder.of(wide.rows, layout, proportions, known)
+    if self_taught:
+        start = averaged_probabilities(wide.rows, fit_heads(bags, list(of_counts)), of_counts)
+        view, head = whole, self_taught_head(whole.rows, layout, proportions, start)
+    else:
+        view, head = wide.narrowed(count), fit_heads(bags, [count])[count]
     logits = torch.addmm(head[-1], view.rows.double(), head[:-1]).float()
     network = _network(view, head).cpu().eval()
     return ProbeFit(network, logits.cpu(), rounds, count, criterion, self_taught, self_taught_criterion)
