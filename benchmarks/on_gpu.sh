@@ -10,7 +10,7 @@
 #   bash benchmarks/on_gpu.sh pretrain:cifar10:0     # features without proportions (seed 0), as board: makes or has made
 #   bash benchmarks/on_gpu.sh restore                # what pretrain: left elsewhere, in carry/pretrained-*, for board: here
 #   bash benchmarks/on_gpu.sh from_kl:cifar10:16     # self-training without pretraining, in bags of 16
-#   bash benchmarks/on_gpu.sh caches                 # what torch.compile made; in carry/caches.tgz it saves a minute elsewhere
+#   bash benchmarks/on_gpu.sh caches                 # what torch.compile made, to carry as carry/caches.tgz (not tried yet)
 #   bash benchmarks/on_gpu.sh cost                   # what an epoch of self-training takes, whatever the bag size
 #
 # Every part has a time limit of its own, since a kernel that hangs would cost all the rest, and leaves what it made

@@ -7,7 +7,7 @@
 FOLDER2 holds features-train-N.safetensors and features-test-N.safetensors, as `benchmarks/self_training.py pretrain`
 writes them. Three draws of uniform bags for each size; the settings are the defaults, whatever the size. The labels of
 the training images make the bags; those of the test images score, and nothing else. Seconds are those of the whole fit
-on one thread, neighbours and choice included.
+on one thread (or `--threads`), neighbours and choice included.
 
     python benchmarks/probe.py --random 50000 512        # seconds and memory of random rows, in bags of 1,000
     python benchmarks/probe.py --random 1000000 64
@@ -126,10 +126,12 @@ def main():
     parser.add_argument("--features", type=Path, help="folder with features of its images; else its pixels")
     parser.add_argument("--sizes", type=int, nargs="+", default=BAG_SIZES, help="of the bags")
     parser.add_argument("--draws", type=int, default=3, help="of bags, for each size")
+    # a second thread mostly waits, and slows the first where the machine is shared
+    parser.add_argument("--threads", type=int, default=1, help="to compute with")
     parser.add_argument("--random", type=int, nargs=2, metavar=("ROWS", "WIDTH"), help="only time random rows")
     parser.add_argument("--record", type=Path, help="also write the measurements to this JSON file, beside others")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # a second thread mostly waits, and slows the first where the machine is shared
+    torch.set_num_threads(arguments.threads)
     provenance = collect_provenance()
     if arguments.random:
         rows, width = arguments.random
@@ -147,6 +149,8 @@ def main():
                 rows.append(measure(train, test, dataset.num_classes, size, draw))
                 console.print(f"[dim]{rows[-1]}[/dim]")
         name = f"{arguments.dataset}, {'pixels' if arguments.features is None else 'pretrained features'}"
+        if arguments.threads > 1:
+            name += f", {arguments.threads} threads"
         summary(name, rows)
         measured = [asdict(row) for row in rows]
     if arguments.record:

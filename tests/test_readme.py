@@ -20,7 +20,7 @@ from reference.pages import agree, blocks_of, run
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks_of(README)
-BENCHMARKS = [path.relative_to(ROOT / "results") for path in sorted(ROOT.glob("results/*/benchmark/*"))]
+BENCHMARKS = sorted({path.parent.relative_to(ROOT / "results") for path in ROOT.glob("results/*/benchmark/*/*.json")})
 REGIONS = dict(re.findall(r"<!-- results:(\S+) -->\n(.*?)\n<!-- /results -->", README, re.DOTALL))
 
 

@@ -29,13 +29,13 @@ def folds(known: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray
         yield np.setdiff1d(known, held_out), held_out
 
 
-# The heads of one fold: for each number of leading directions one head `[directions + 1, classes]`.
-FoldHeads = dict[int, Tensor]
+# Heads that were fitted on the same bags: for each number of leading directions one, `[directions + 1, classes]`.
+Heads = dict[int, Tensor]
 
 
 def heads_of_folds(
     rows: Tensor, layout: BagLayout, proportions: Tensor, known: np.ndarray, candidates: Sequence[int], seed: int
-) -> list[FoldHeads]:
+) -> list[Heads]:
     """Fit a head to each of several numbers of leading directions, on the bags that a fold does not hold out.
 
     Args:
@@ -53,13 +53,13 @@ def heads_of_folds(
     ]
 
 
-def fit_heads(bags: BagsInOrder, candidates: Sequence[int]) -> FoldHeads:
+def fit_heads(bags: BagsInOrder, candidates: Sequence[int]) -> Heads:
     """Fit a head to each of several numbers of leading directions."""
     return {count: fit_head(bags.narrowed(count)) for count in candidates}
 
 
 def held_out_divergence(
-    rows: Tensor, layout: BagLayout, proportions: Tensor, known: np.ndarray, heads: Sequence[FoldHeads], seed: int
+    rows: Tensor, layout: BagLayout, proportions: Tensor, known: np.ndarray, heads: Sequence[Heads], seed: int
 ) -> dict[int, float]:
     """Score numbers of leading directions by bags that the heads of each fold were not fitted on.
 
@@ -79,7 +79,8 @@ def divergence_if_self_taught(
 ) -> float:
     """Score heads that learn from labels, the first of which are those of `starts`, `[rows, classes]` for each fold.
 
-    The proportions of held-out bags are not shown to them. Returns the mean that `held_out_divergence` returns.
+    The proportions of held-out bags are not shown to them, and have no part in a start but for the few weights of
+    `averaged_probabilities`, which are those of all folds. Returns the mean that `held_out_divergence` returns.
     """
     divergences: list[Tensor] = []
     for (_, held_out), start in zip(folds(known, seed), starts, strict=True):
@@ -90,11 +91,11 @@ def divergence_if_self_taught(
     return float(torch.cat(divergences).mean())
 
 
-def averaged_probabilities(rows: Tensor, heads: FoldHeads, criterion: Mapping[int, float]) -> Tensor:
+def averaged_probabilities(rows: Tensor, heads: Heads, criterion: Mapping[int, float]) -> Tensor:
     """Return the mean of what heads on leading directions say of `rows`, weighed by how well held-out bags are met.
 
     From a few bags no head is right, and each is wrong elsewhere: their mean has fewer mistakes than the best of them.
-    Where there are many, the weights leave the best almost alone.
+    Where there are many, those that are much worse hardly count.
     """
     least = max(min(criterion.values()), _SMALLEST_DIVERGENCE)
     weights = {count: (max(criterion[count], least) / least) ** -_POWER for count in heads}

@@ -12,7 +12,7 @@ from bagwise.bags.layout import BagLayout, as_layout
 from bagwise.bags.seeds import derived_seed
 from bagwise.bags.validation import check_enough_known_bags, check_features, check_one_per_instance, check_proportions
 from bagwise.probe.choice import (
-    FoldHeads,
+    Heads,
     averaged_probabilities,
     divergence_if_self_taught,
     fit_heads,
@@ -109,7 +109,7 @@ def fit_probe(
 
     compared = compare(features, generator, device)
     views: dict[int, _View] = {}
-    heads: dict[int, list[FoldHeads]] = {}
+    heads: dict[int, list[Heads]] = {}
     criterion: dict[tuple[int, int], float] = {}
     for rounds in _ROUNDS if probe.rounds is None else (probe.rounds,):
         rows = smooth(compared, probe.neighbours, rounds, generator) if rounds else compared
