@@ -106,7 +106,7 @@ def large_bags():
             )
     header = ["bags of", "bags", "`probe`", "self-training", "pretraining and all", "best published"]
     draws = {}
-    for fit in read("probe")["cifar10, pretrained features"]["measured"]:
+    for fit in read("probe")["cifar10, pretrained features, 2 threads"]["measured"]:
         draws.setdefault(fit["bag_size"], []).append(fit)
     several = "; ".join(
         f"{100 * statistics.mean(fit['accuracy'] for fit in draws[size]):.1f} ± "
@@ -118,7 +118,7 @@ def large_bags():
         f"{table(header, rows)}\n\nTest accuracy in % of the last epoch, ResNet-18, one seed or mean ± standard "
         f"deviation over seeds; by `bagwise benchmark --preset full` on {' and '.join(sorted(hardware))}. Seconds are "
         "those of a whole run, pretraining included. Published: by others, on networks and budgets of their own. Over "
-        f"three draws of bags, the probe of such features gets {several}, in at most {slowest:.0f} s on one CPU core."
+        f"three draws of bags, the probe of such features gets {several}, in at most {slowest:.0f} s on two CPU cores."
     )
 
 
